@@ -16,8 +16,8 @@ import (
 )
 
 // newcomers holds the work for clients that a run has held out, until the server has the
-// result. It is in memory only, because the server asks again after a restart. The worklist's mutex
-// protects it.
+// result. It is kept only in memory, because the server asks again after a restart. The
+// worklist's mutex protects it.
 type newcomers struct {
 	jobs []*job
 	// known contains the clients that are queued, being scored or reported. Its keys have a
@@ -76,9 +76,9 @@ func (d *worklist) adaptedReports() []*loadstarv1.Adapted {
 	return slices.Clone(d.new.reports[:min(len(d.new.reports), most)])
 }
 
-// adaptedDone removes the oldest n results, which the server has stored or refused. The
-// clients stay known, because the server's list of open tasks may be a second old. If too
-// many are known, all are forgotten.
+// adaptedDone removes the n oldest results, which the server has stored or refused. The clients
+// stay known, because the server's list of open tasks may be a second old. If too many are
+// known, all are forgotten.
 func (d *worklist) adaptedDone(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,8 +88,8 @@ func (d *worklist) adaptedDone(n int) {
 	}
 }
 
-// adaptAll scores a finished run's weights at the clients that the run has held out. Like
-// the simulator, it first adapts the weights to each client's readings. It stores nothing.
+// adaptAll scores a finished run's weights on the clients that the run has held out. Like the
+// simulator, it first adapts the weights to each client's readings. It stores nothing.
 func (a *agent) adaptAll(ctx context.Context, j *job) error {
 	a.Log.Info("adapting", "run", j.GetRun(), "version", j.GetVersion(), "clients", len(j.clients))
 	sum := &loadstarv1.Evaluation{}

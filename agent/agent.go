@@ -1,20 +1,19 @@
 // Package agent hosts clients (meters or buildings). It trains them with the same code
 // as the simulator, stores their personal layers, and talks to a server.
 //
-// The agent opens every connection. It announces its clients and calls Exchange at the
-// interval that the server sets. Each task in an answer names clients to train for one round
-// of a run, with plan and weights. The agent fetches large weights by hash. It writes each
-// result to disk before sending it, and resends it until the server decides. If
-// the result is counted, the clients keep the personal layers they trained; otherwise they
-// keep the previous ones ([loadstar/agent/state]). If a crash loses the work of a turn,
-// the agent trains the turn again. The same readings give the same bits. New readings give
-// another result, which does no harm: the lost result was not on disk, so it was never
-// sent.
+// The agent opens every connection. It announces its clients and calls Exchange at the interval
+// that the server sets. Each task in a response names the clients to train for one round of a
+// run, the plan and the weights. The agent fetches large weights by hash. It writes each result
+// to disk before sending it, and resends it until the server decides. If the result is counted,
+// the clients keep the personal layers they trained; otherwise they keep the previous ones
+// ([loadstar/agent/state]). If a crash loses the work of a turn, the agent trains the turn
+// again. The same readings give the same bits. New readings give another result, which does no
+// harm: the lost result was not on disk, so it was never sent.
 //
-// Two goroutines share one worklist. One calls the server and one trains. A third fetches the
-// models that the server releases ([loadstar/agent/release]). They do not wait for each other,
-// so calls extend the leases even during a long training. A large result is sent in chunks, each
-// in a separate call, so leases are extended over a slow link as well.
+// Two goroutines share one worklist. One calls the server and one trains. A third goroutine
+// fetches the models that the server releases ([loadstar/agent/release]). They do not wait for
+// each other, so calls extend the leases even during a long training. A large result is sent in
+// chunks, each in a separate call, so leases are extended over a slow link as well.
 package agent
 
 import (
@@ -165,7 +164,7 @@ type agent struct {
 	pulse     pulse
 	contacted chan struct{} // receives a signal after each check-in
 	renewed   chan struct{} // receives a signal after each renewal
-	// Only the goroutine that calls the server uses these.
+	// Only the goroutine that calls the server uses these fields.
 	serverSession string // session of the last response
 	upload        upload
 	withhold      bool // the next call sends no result
@@ -287,7 +286,8 @@ func (a *agent) open() error {
 	return nil
 }
 
-// run runs the goroutines that call the server, train and renew until ctx ends or one fails.
+// run runs the goroutines that call the server, train and renew the certificate, until ctx ends
+// or one of them fails.
 func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)

@@ -112,8 +112,8 @@ func small(algorithm string, more settings) settings {
 	return s
 }
 
-// dense is a plan of the model dense with default training: a personal correction, moments
-// kept at the client, and weight decay by the client's noise.
+// dense is a plan of the model dense with default training: a personal correction, moments kept
+// by the client, and weight decay by the client's noise.
 func dense(more settings) settings {
 	s := small("fedavg", settings{
 		"model.name": "dense", "model.lookback": "168h", "model.targets": 1,
@@ -189,9 +189,9 @@ func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	return c
 }
 
-// replay trains the counted clients of every logged round again, without agents and
-// network. It checks the shared weights after every round. It returns the personal values
-// that each client must have at the end.
+// replay trains the counted clients of every logged round again, without agents or a network.
+// It checks the shared weights after every round. It returns the personal values that each
+// client must have at the end.
 func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept map[string][]float32) {
 	t.Helper()
 	p, parts, server := compose(t, text, d.Len())
@@ -377,8 +377,8 @@ func TestSameBits(t *testing.T) {
 	for name, plan := range variants() {
 		for _, fold := range []bool{false, true} {
 			if fold && (name == "fednorm" || name == "adaptive, states") || testing.Short() && !strings.HasSuffix(name, ", head") {
-				// fednorm and fedavgadaptive need every individual update, so they have no sums to test. Under
-				// the race detector the head plans are enough.
+				// fednorm and fedavgadaptive need every individual update, so they have no sums to
+				// test. Under the race detector, testing the head plans is enough.
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {

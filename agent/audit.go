@@ -64,9 +64,8 @@ func (a *agent) audit(ctx context.Context, name string, progress func(done, of i
 }
 
 // subject returns a client with its newest updates. The draws of examples are the same as in
-// the updates that were sent, because they follow from the secret and the task. The personal
-// layers are the current ones, so older updates can differ a little from those that were
-// sent.
+// the updates that were sent, because they depend only on the secret and the task. The personal
+// layers are the current ones, so older updates can differ a little from those that were sent.
 func (a *agent) subject(name string) (x audit.Subject, report *audit.Report, err error) {
 	report = &audit.Report{Client: name}
 	var tasks [][]byte

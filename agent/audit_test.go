@@ -134,8 +134,8 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.New("no calls are allowed")
 }
 
-// TestAuditOfPending checks that an audit attacks exactly the update that the agent will
-// send next, without a call, and that it reports if there is none.
+// TestAuditOfPending checks that an audit attacks exactly the update that the agent will send
+// next, without a call to the server, and that it returns an error if there is no update.
 func TestAuditOfPending(t *testing.T) {
 	for name, plan := range map[string]settings{"windows": small("fedavg", settings{"partition": "head"}), "dense": dense(nil)} {
 		t.Run(name, func(t *testing.T) {

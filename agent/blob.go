@@ -65,8 +65,8 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 // maxBlobs limits the bytes of the blobs in a response.
 const maxBlobs = 4 << 20
 
-// have returns the hashes of the blobs in the cache. Their content may be damaged; get
-// detects it.
+// have returns the hashes of the blobs in the cache. Their content may be damaged; get detects
+// such damage.
 func (b *blobs) have() (all [][]byte) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

@@ -72,8 +72,8 @@ func TestHostileRows(t *testing.T) {
 	}
 }
 
-// TestOtherStep checks that an agent resolves durations by the interval of its readings,
-// and declines a run of clients with another interval, whatever the model.
+// TestOtherStep checks that an agent resolves durations by the interval of its readings, and
+// declines a run whose clients have another interval, whatever the model.
 func TestOtherStep(t *testing.T) {
 	d := meters(t, 3)
 	quarters := settings{"model.interval": "15m"}
@@ -147,8 +147,8 @@ func TestHostileMoments(t *testing.T) {
 	}
 }
 
-// The memory estimate of dense includes the features of the meters in training, and the
-// cache of features gets the rest.
+// TestFeatureMemory checks that the memory estimate of dense includes the features of the
+// meters in training, and that the cache of features gets the rest of the memory.
 func TestFeatureMemory(t *testing.T) {
 	d := meters(t, 3)
 	text := dense(nil).text(t)

@@ -39,8 +39,8 @@ func newScoring(p *fed.Plan, q *recipe.Problem, k *kernel.Set) *scoring {
 }
 
 // evaluates reports whether clients score the weights that they receive in a round. The
-// simulator scores the same weights at the end of the previous round. Clients do not skip
-// the last round, because nobody receives the weights after it.
+// simulator scores the same weights at the end of the previous round. Clients always score in
+// the last round, because nobody receives the weights that come after it.
 func evaluates(p *fed.Plan, round int) bool {
 	return p.Evaluate.Every > 0 && (round%p.Evaluate.Every == 0 || round == p.Rounds-1)
 }
@@ -59,16 +59,16 @@ func (s *session) leaveOut(t *fed.Task, c fed.ClientID, data series.Examples, pa
 	return func(last int) bool { return left[last] }
 }
 
-// reported returns a relative MAE in the form that leaves the agent, which is in millionths
-// and rounded to 0.01.
+// reported returns a relative MAE as it leaves the agent: in millionths, and rounded to 0.01.
 func reported(relative float64) int64 {
 	return int64(math.Round(min(relative, maxRelativeMAE)*100)) * 1e4
 }
 
-// evaluate scores the received shared weights with a client's personal weights, or the
-// client's own weights if the plan says so. It returns nil if the round does not evaluate or
-// the client cannot be scored. It also returns nil if the error would cover fewer windows
-// than the policy allows, because the error of one window reveals a reading.
+// evaluate scores the received shared weights with a client's personal weights. In plans that
+// score clients with their own copies of the shared weights, it uses the client's copy instead.
+// It returns nil if the round does not evaluate or the client cannot be scored. It also returns
+// nil if the error would cover fewer windows than the policy allows, because the error of one
+// window reveals a reading.
 func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kept []float32, first bool) *loadstarv1.Evaluation {
 	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() {
 		return nil

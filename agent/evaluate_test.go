@@ -58,8 +58,8 @@ func setupOf(t *testing.T, text []byte, d *series.Dataset) *setup.Setup {
 	return s
 }
 
-// Results contain the sum of the validation errors of the weights that their clients
-// received. Evaluating does not change the trained weights.
+// TestEvaluation checks that results contain the sum of the validation errors of the weights
+// that their clients received, and that evaluating does not change the trained weights.
 func TestEvaluation(t *testing.T) {
 	for name, plan := range map[string]settings{
 		"windows": small("fedavg", settings{"partition": "head", "evaluate.windows": 20}),
@@ -107,7 +107,8 @@ func TestEvaluation(t *testing.T) {
 	}
 }
 
-// Clients without validation examples, or whose forecasts are not finite, are left out.
+// TestNotEvaluated checks that clients are left out if they have no validation examples or
+// their forecasts are not finite.
 func TestNotEvaluated(t *testing.T) {
 	d := meters(t, 2)
 	s, err := newSessionOf(t, d, small("fedavg", settings{"evaluate.every": 1}))
@@ -135,7 +136,7 @@ func TestNotEvaluated(t *testing.T) {
 	if e := s.evaluate(fed.Task{Shared: huge[:3]}, m, nil, s.initial, true); e != nil {
 		t.Errorf("too few weights: %v", e)
 	}
-	// A plan that would not fit into memory with scoring is trained without.
+	// A plan that would not fit into memory with scoring is trained without it.
 	p, q := s.Plan, s.Problem
 	need := footprint(p, q, 1)
 	for extra, want := range map[int64]bool{scoringBytes(p, q): true, scoringBytes(p, q) - 1: false} {
@@ -146,8 +147,8 @@ func TestNotEvaluated(t *testing.T) {
 	}
 }
 
-// Growing readings are used in the state in which a run begins or resumes. The scaling is
-// that of the first counted result.
+// TestGrowingReadings checks that a run uses the readings that exist when it begins or resumes,
+// with the scaling of the first counted result.
 func TestGrowingReadings(t *testing.T) {
 	for name, plan := range map[string]settings{"windows": small("fedavg", settings{"partition": "head"}), "rows": dense(nil)} {
 		t.Run(name, func(t *testing.T) {

@@ -142,7 +142,7 @@ func (g *gateway) open() {
 	for _, i := range g.rng.Perm(len(g.fleet))[:g.cohort] {
 		g.asked[g.fleet[i]] = true
 	}
-	// All clients of one agent are late, because their sum arrives late as a whole.
+	// With sums, all clients of one agent are late, because their sum arrives late as a whole.
 	agent := g.rng.IntN(2)
 	for i, c := range g.fleet {
 		if g.asked[c] && i%2 == agent && (g.fold || g.rng.Float64() < 0.5) {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// headsReported and headsRead limit the heads in a check-in and in a task. The server has
-	// the same limit for check-ins, and a lower one for tasks.
+	// headsReported and headsRead limit the heads in a check-in and in a task, respectively. The
+	// server has the same limit for check-ins, and a lower one for tasks.
 	headsReported, headsRead = 4, 256
 )
 

@@ -31,9 +31,10 @@ func (s *story) add(run, weights string) {
 	s.weights = append(s.weights, weights)
 }
 
-// TestTwoStories checks a server that shows two agents different weights of the same version.
-// It must be detected, even after a restart, as soon as one of them sees a head that the other
-// was shown. Agents follow a consistent server, even through versions that they have not seen.
+// TestTwoStories checks a server that shows two agents different weights for the same version.
+// The contradiction must be detected, even after a restart, as soon as one of them sees a head
+// that the other was shown. Agents follow a consistent server, even through versions that they
+// have not seen.
 func TestTwoStories(t *testing.T) {
 	d := meters(t, 1)
 	plan := dense(settings{"rounds": 40, "client.lr": 0.005})
@@ -134,7 +135,7 @@ func TestTwoStories(t *testing.T) {
 	}
 }
 
-// checkInsNow returns the check-ins so far.
+// checkInsNow returns the check-ins received so far.
 func (s *stub) checkInsNow() []*loadstarv1.ExchangeRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,7 +37,8 @@ const (
 type members struct {
 	*Config
 	store *state.Store
-	// statements has the statements of trusted keepers by identity. Announce delivers them.
+	// statements maps the identities of trusted keepers to their statements, which arrive in the
+	// response to Announce.
 	statements map[member.Pin]*loadstarv1.KeeperStatement
 	next       map[member.Pin]time.Time // of an enrolment
 }
@@ -73,7 +74,7 @@ func (ms *members) statement(data []byte) (s *loadstarv1.KeeperStatement, pin me
 	return s, pin, m, nil
 }
 
-// hearStatements notes the keepers that the server has announced, if the policy trusts them.
+// hearStatements records the keepers that the server has announced, if the policy trusts them.
 func (ms *members) hearStatements(all [][]byte) error {
 	if ms.Policy.Private == policy.PrivateNever || len(ms.Policy.Keepers) == 0 {
 		return nil
@@ -105,8 +106,8 @@ func (ms *members) hearStatements(all [][]byte) error {
 	return nil
 }
 
-// unenrolled reports whether the agent trusts a keeper that has sent no receipt, or none since a task
-// had a newer statement of it: the keeper may have lost its keys.
+// unenrolled reports whether the agent trusts a keeper that has sent no receipt, or has sent
+// none since a task contained a newer statement of the keeper, which may have lost its keys.
 func (ms *members) unenrolled() (bool, error) {
 	if ms.Policy.Private == policy.PrivateNever {
 		return false, nil
@@ -128,7 +129,8 @@ func (ms *members) unenrolled() (bool, error) {
 }
 
 // enrolments returns the enrolments to send. A member key is on disk before its seal is sent.
-// The server cannot make the agent change the key, because the keeper would accept no other one.
+// The server cannot make the agent change the key, because the keeper would accept no other
+// key.
 func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
 	for _, pin := range slices.SortedFunc(keysOf(ms.statements), func(x, y member.Pin) int { return slices.Compare(x[:], y[:]) }) {
 		s := ms.statements[pin]
@@ -234,11 +236,11 @@ func (ms *members) hearReceipts(all []*loadstarv1.Receipt) error {
 	return nil
 }
 
-// masking has the round and the keepers for which a task's results are masked.
+// masking holds the round and the keepers for which a task's results are masked.
 type masking struct {
 	vector  round.Vector
 	keepers []maskKeeper
-	// The context identifies all contexts of the round together. The part is that of the next
+	// Masked.Context combines the contexts of all keepers. Masked.Part is the part of the next
 	// result.
 	state.Masked
 }
@@ -249,8 +251,9 @@ type maskKeeper struct {
 	key     mask.Key
 }
 
-// masking checks what the server says about a private task. It returns nil for a plain task.
-// An [unfit] error means that the agent must decline the task; it never falls back to plain.
+// masking checks what the server says about a private task. It returns nil for a plain task. An
+// [unfit] error means that the agent must decline the task; it never sends a plain result
+// instead.
 func (ms *members) masking(j *job, s *session) (*masking, error) {
 	x := j.GetPrivacy()
 	if private := recipe.Private(s.Plan); private != (x != nil) {
@@ -304,8 +307,9 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 	return m, nil
 }
 
-// maskedRound returns everything in a task that determines an agent's numbers. A server that gave one
-// agent a different task could open a sum in which only that agent's numbers are not 0.
+// maskedRound returns everything in a task that determines an agent's numbers. A server that
+// gave one agent a different task could unmask a sum in which only that agent's numbers are not
+// 0.
 func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []member.Pin, v round.Vector) *loadstarv1.MaskedRound {
 	return &loadstarv1.MaskedRound{
 		Fleet: fleet, Run: t.GetRun(), Round: t.GetRound(), Version: t.GetVersion(),

@@ -57,7 +57,7 @@ func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keepe
 	return k
 }
 
-// signed returns a keeper's statement in the form that an agent receives.
+// signed returns a keeper's statement as an agent receives it.
 func signed(t testing.TB, k *keeper.Keeper) []byte {
 	t.Helper()
 	r, err := k.State(&loadstarv1.KeeperStateRequest{Fleet: "homes"})
@@ -130,8 +130,8 @@ func private(t testing.TB, d *series.Dataset, n int, least int64, now func() tim
 	return all
 }
 
-// enrolled waits until an agent has sent an enrolment and its answer is on disk, which is certain
-// when the next call begins.
+// enrolled waits until an agent has sent an enrolment and stored the answer on disk, which it
+// has certainly done when its next call begins.
 func (p *party) enrolled(t testing.TB) {
 	t.Helper()
 	var calls int
@@ -139,7 +139,7 @@ func (p *party) enrolled(t testing.TB) {
 	p.wait(t, "the next call", func() bool { return len(p.checkIns) > calls })
 }
 
-// hidden is a private plan of the keepers.
+// hidden is a private plan that uses the keepers.
 func hidden(more settings) settings {
 	s := small("fedavg", settings{
 		"schedule.cohort": 0, "schedule.deadline": "12h", "schedule.quorum": 0.7, "privacy.mode": "private", "privacy.least": 2, "privacy.check": "none",
@@ -306,9 +306,9 @@ func encoded(t testing.TB, f *round.Fold) []byte {
 	return b
 }
 
-// TestPrivate runs agents with real keepers. They enrol and mask, and the sum equals that of the
-// same training without masks. A repeated task, other weights for one agent and a restart do not
-// make an agent mask a client twice.
+// TestPrivate runs agents with real keepers. They enrol and mask their results, and the sum
+// equals that of the same training without masks. A repeated task, other weights for one agent
+// and a restart do not make an agent mask a client twice.
 func TestPrivate(t *testing.T) {
 	d := meters(t, 5)
 	for name, plan := range map[string]settings{
@@ -384,7 +384,8 @@ func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*k
 		}
 		q.Round = maskedRound(victim, s.Plan, "homes", pins, v)
 		if s.Plan.Privacy.Check == "norm" {
-			// The masks of the others do not match, so the keeper would refuse them by name.
+			// The masks of the other agents do not match, so the keeper would refuse these agents
+			// by name.
 			q.Round.Terms.Check = "none"
 		}
 		for _, k := range keepers {
@@ -402,9 +403,9 @@ func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*k
 	}
 }
 
-// Each field of a task that determines the training, or how its numbers are computed, is
-// included in the description for which the agent masks. A new field must be added to that
-// description, or to the list with a reason.
+// TestTaskIsBound checks that the description for which the agent masks includes each field of
+// a task that determines the training or how its numbers are computed. A new field must be
+// added to that description, or to the list of exceptions, with a reason.
 func TestTaskIsBound(t *testing.T) {
 	free := map[string]string{
 		"clients":            "who trains: the agent puts each client into one result, and the number of clients is bound",
@@ -525,9 +526,9 @@ func again(t *testing.T, p *party, plan settings, d *series.Dataset, day int64) 
 	}
 }
 
-// Two runs of one plan start from the same weights. The draws of the second run are
-// different, so the difference of two sums is not the update of the agent that is missing in
-// one of them.
+// TestRunsDoNotCancel checks two runs of one plan, which start from the same weights. The draws
+// of the second run are different, so the difference between two sums is not the update of the
+// agent that is missing from one of them.
 func TestRunsDoNotCancel(t *testing.T) {
 	d := meters(t, 4)
 	plan := hidden(nil)
@@ -555,8 +556,8 @@ func TestRunsDoNotCancel(t *testing.T) {
 	}
 }
 
-// Whatever false information the server sends about keepers, the agent declines and masks
-// nothing.
+// TestPrivateDeclined checks that the agent declines the task and masks nothing, whatever false
+// information the server sends about keepers.
 func TestPrivateDeclined(t *testing.T) {
 	var shift, renewed atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
@@ -613,7 +614,7 @@ func TestPrivateDeclined(t *testing.T) {
 	if reason := p.declined(t, "older"); !strings.Contains(reason, "is older than its statement") {
 		t.Errorf("an older statement: declined because %q", reason)
 	}
-	// Three days later today's keys no longer exist, whatever the clock shows then.
+	// Three days later, today's keys no longer exist, whatever the clock shows then.
 	shift.Store(int64(72 * time.Hour))
 	x = p.privately(t, "later", 0, hidden(nil), privateFleet, day+3)
 	x.Privacy.Statements = [][]byte{newer}
@@ -635,8 +636,9 @@ func TestPrivateDeclined(t *testing.T) {
 	}
 }
 
-// A keeper that has lost its keys announces a new statement. Members enrol again by themselves
-// when they start, or when they get a task with it.
+// TestEnrolsAgain checks a keeper that has lost its keys and announces a new statement. Members
+// enrol again by themselves when they start, or when they get a task that contains the
+// statement.
 func TestEnrolsAgain(t *testing.T) {
 	for _, restarts := range []bool{true, false} {
 		t.Run(fmt.Sprint("restarts ", restarts), func(t *testing.T) { enrolsAgain(t, restarts) })
@@ -683,8 +685,9 @@ func enrolsAgain(t *testing.T, restarts bool) {
 	p.pushed(t, "after", 0)
 }
 
-// A keeper that has lost its keys refuses a seal for the statement before. The agent seals for the new
-// statement as soon as it hears it, and not only an hour after the refusal.
+// TestSealsForNewStatement checks a keeper that has lost its keys and therefore refuses a seal
+// for its previous statement. The agent seals for the new statement as soon as it receives it,
+// rather than an hour after the refusal.
 func TestSealsForNewStatement(t *testing.T) {
 	dir := t.TempDir()
 	pin, err := keeper.Create(dir)
@@ -743,8 +746,8 @@ func TestSealsForNewStatement(t *testing.T) {
 	}
 }
 
-// An agent that joined while the server did not know the keeper enrols as soon as the server
-// does.
+// TestEnrolsLate checks that an agent that joined while the server did not know the keeper
+// enrols as soon as the server knows it.
 func TestEnrolsLate(t *testing.T) {
 	k := newKeeper(t, 3, time.Now)
 	p := private(t, meters(t, 2), 1, 3, time.Now)[0]
@@ -760,8 +763,8 @@ func TestEnrolsLate(t *testing.T) {
 	p.enrolledWith(t, k)
 }
 
-// A new member declines until it is old enough. With its result, the keeper would refuse the round,
-// and three such rounds end the run.
+// TestYoungMember checks that a new member declines until it is old enough. If the round
+// contained its result, the keeper would refuse the round, and three such rounds end the run.
 func TestYoungMember(t *testing.T) {
 	var shift atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }

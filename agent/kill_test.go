@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// childEnv makes the test binary an agent process for TestKill.
+// childEnv names the environment variable that makes the test binary an agent process for
+// TestKill.
 const childEnv = "LOADSTAR_AGENT_CHILD"
 
 func TestMain(m *testing.M) {
@@ -37,8 +38,8 @@ func child() {
 }
 
 // TestKill checks that every result is counted at most once while agents on an unreliable
-// network are killed repeatedly. Shared weights and personal values must be the same as
-// without kills.
+// network are killed repeatedly. Shared weights and personal values must be the same as in a
+// run without kills.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")

@@ -52,8 +52,8 @@ func countFiles(t testing.TB, dir string) int {
 // endless is a plan whose training does not end within a test.
 func endless() settings { return small("fedavg", settings{"client.steps": 1 << 30}) }
 
-// During a long training the agent checks in and reports its turns. The training stops
-// at once when its round closes or the agent is stopped.
+// TestLongTraining checks that during a long training the agent checks in and reports its
+// turns. The training stops at once when its round closes or the agent is stopped.
 func TestLongTraining(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
@@ -168,7 +168,8 @@ func expired() context.Context {
 	return ctx
 }
 
-// An agent keeps trying to reach a server that is down at the start or goes down later.
+// TestServerAway checks that an agent keeps trying to reach a server that is down at the start
+// or goes down later.
 func TestServerAway(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -209,7 +210,8 @@ func TestRenewal(t *testing.T) {
 	stop()
 }
 
-// An agent tolerates a server that gives unexpected answers about results.
+// TestOddServer checks that an agent tolerates a server that gives unexpected answers about
+// results.
 func TestOddServer(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -277,8 +279,9 @@ func TestOddServer(t *testing.T) {
 	}
 }
 
-// A client is not trained again for a round in which it was counted. A client with an
-// undecided result waits, even if the server assigns another round.
+// TestOneFateAfterTheOther checks that a client is not trained again for a round in which it
+// was counted. A client with an undecided result waits, even if the server assigns another
+// round.
 func TestOneFateAfterTheOther(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -327,8 +330,8 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	stop()
 }
 
-// The agent stores the values of the most recent runs only. It declines further tasks of a
-// run whose values it has deleted.
+// TestForgottenRuns checks that the agent stores the values of only the most recent runs. It
+// declines further tasks of a run whose values it has deleted.
 func TestForgottenRuns(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -352,7 +355,8 @@ func TestForgottenRuns(t *testing.T) {
 	}
 }
 
-// An agent does not train a turn again after the server has rejected its result.
+// TestRejected checks that an agent does not train a turn again after the server has rejected
+// its result.
 func TestRejected(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
@@ -385,8 +389,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// An agent whose disk has damaged a result trains the clients again, after it has asked the
-// server whether the result arrived.
+// TestDamagedResult checks that an agent whose disk has damaged a result trains the clients
+// again, after it has asked the server whether the result arrived.
 func TestDamagedResult(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
@@ -438,8 +442,8 @@ func TestDamagedResult(t *testing.T) {
 	}
 }
 
-// A turn that a later round replaces is removed from its job, even if the round has another
-// job.
+// TestOvertaken checks that a turn that a later round replaces is removed from its job, even if
+// its round has another job.
 func TestOvertaken(t *testing.T) {
 	d := newWorklist([]string{"a", "b"}, nil)
 	for _, x := range []*loadstarv1.Task{{Run: "run", Clients: []string{"a"}}, {Run: "run", Clients: []string{"b"}}, {Run: "run", Round: 1, Clients: []string{"b"}}} {

@@ -126,8 +126,8 @@ func TestDeclines(t *testing.T) {
 	stop()
 }
 
-// If only two of three clients can be trained, their updates are sent individually, not as
-// a sum.
+// TestSumOfFew checks that if only two of three clients can be trained, their updates are sent
+// individually, not as a sum.
 func TestSumOfFew(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -167,8 +167,8 @@ func TestSumOfFew(t *testing.T) {
 	stop()
 }
 
-// The memory estimate protects the agent from plans that are too large, so it must never be
-// less than the memory that training uses.
+// TestFootprint checks the memory estimate, which protects the agent from plans that are too
+// large. It must never be less than the memory that training uses.
 func TestFootprint(t *testing.T) {
 	d := meters(t, 3)
 	for name, plan := range map[string]settings{
@@ -233,8 +233,8 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// Blobs in the disk cache are verified when they are read. A damaged one is downloaded
-// again.
+// TestBlobOnDisk checks that blobs in the disk cache are verified when they are read, and that
+// a damaged blob is downloaded again.
 func TestBlobOnDisk(t *testing.T) {
 	s := newStub(t)
 	b := &blobs{dir: t.TempDir(), server: s.http.URL + "/", client: http.DefaultClient, stall: quick.stall}
@@ -282,7 +282,8 @@ func TestBlobOnDisk(t *testing.T) {
 	}
 }
 
-// Run returns an error at once if its configuration or the agent's data cannot be used.
+// TestUnusable checks that Run returns an error at once if its configuration or the agent's
+// data cannot be used.
 func TestUnusable(t *testing.T) {
 	d := meters(t, 1)
 	m := d.Meter(0)

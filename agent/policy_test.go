@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// anyPlan is the policy for tests with plans that are small to be fast.
+// anyPlan is the policy for tests whose plans are small so that they train fast.
 var anyPlan = policy.None()
 
 // spy is a plan whose update contains a single example: it has one step with a batch of
@@ -144,7 +144,7 @@ func TestSpy(t *testing.T) {
 	stop()
 }
 
-// TestPolicyOfClients checks the policy on clients, losses and rounds.
+// TestPolicyOfClients checks the policy's rules on clients, losses and rounds.
 func TestPolicyOfClients(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -167,7 +167,7 @@ func TestPolicyOfClients(t *testing.T) {
 	if reason := s.declined(t, "loss"); !strings.Contains(reason, "needs the clients' losses") {
 		t.Errorf("declined because %q", reason)
 	}
-	// A restart does not start the day again.
+	// A restart does not reset the day's count.
 	stop()
 	stop = start(t, c)
 	s.give(s.task(t, "fourth", 0, plan, 9, "meter-00"))

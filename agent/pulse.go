@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// pulse adds up the agent's work for one log line a minute. Single rounds are logged at
-// level debug, because a fleet trains a round every few seconds.
+// pulse adds up the agent's work for one log line a minute. Individual rounds are logged at
+// debug level, because a fleet trains a round every few seconds.
 type pulse struct {
 	mu sync.Mutex
 	did
@@ -42,7 +42,7 @@ func (p *pulse) decided(counted, late int) {
 	p.late += late
 }
 
-// over reports whether the end of a run is not logged yet.
+// over reports whether the end of a run has not been logged yet.
 func (p *pulse) over(run string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// lines collects what an agent logs at the level info and above.
+// lines collects what an agent logs at info level and above.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -39,8 +39,8 @@ func (l *lines) wait(t *testing.T, want string) string {
 	}
 }
 
-// TestLog checks that an agent does not log single rounds at the level info but sums them
-// up, and that it logs the server's return and the stop of a run.
+// TestLog checks that an agent does not log individual rounds at info level but sums them up,
+// and that it logs the server's return and the stop of a run.
 func TestLog(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)

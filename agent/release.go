@@ -33,15 +33,16 @@ const (
 	maxWork  = 1 << 27
 )
 
-// follower keeps the host's releases equal to the server's. The goroutine that calls the server
-// uses the reports and news, which has a lock. The goroutine of follow uses the rest.
+// follower keeps the host's releases in step with the server's. The goroutine that calls the
+// server uses the reports and news; news has its own lock. The goroutine that runs follow uses
+// the rest.
 type follower struct {
 	*Config
 	store *state.Store
 	blobs *blobs // of releases
 	retry backoff.Backoff
 	news  news
-	// The reports are not sent yet. Call sent when they are.
+	// reports have not been sent yet. sent must be called once the server has them.
 	reports []release.Report
 	sent    func()
 }
@@ -59,7 +60,8 @@ func (n *news) newest() *loadstarv1.ReleaseList {
 	return n.list
 }
 
-// hear stores a list that the server sent. Nil means no newer list.
+// hear stores a list that the server sent. It ignores nil, which means that there is no newer
+// list.
 func (n *news) hear(list *loadstarv1.ReleaseList) {
 	if list == nil {
 		return
@@ -70,8 +72,8 @@ func (n *news) hear(list *loadstarv1.ReleaseList) {
 	wake(n.changed)
 }
 
-// add adds the agent's list of releases to a check-in, and reports that the server does not
-// have.
+// add adds two things to a check-in: the agent's list of releases, and the reports that the
+// server does not have yet.
 func (f *follower) add(q *loadstarv1.ExchangeRequest) {
 	if f.Releases == nil {
 		return

@@ -108,8 +108,9 @@ func (s *stub) offering() (change func(all ...*loadstarv1.Release)) {
 	}
 }
 
-// An agent gets the releases on the server's list, checks them, and passes them on with its
-// clients' results from training. It drops releases that are no longer on the list.
+// TestReleases checks that an agent gets the releases on the server's list, checks them, and
+// passes them on with its clients' results from training. It drops releases that are no longer
+// on the list.
 func TestReleases(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
@@ -245,8 +246,8 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// Reports are sent in pages, and acknowledged when the server has all of them. Reports that
-// it refuses are dropped, so that check-ins continue.
+// TestReports checks that reports are sent in pages, and acknowledged when the server has all
+// of them. Reports that the server refuses are dropped, so that check-ins continue.
 func TestReports(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)

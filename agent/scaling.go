@@ -6,8 +6,8 @@ import (
 	"loadstar/series"
 )
 
-// scaled describes how a session scales a client's readings in a run. Weights are useful
-// only with the scaling of their training, and the readings grow. So the agent stores the
+// scaled describes how a session scales a client's readings in a run. Weights are useful only
+// with the scaling with which they were trained, and the readings grow. So the agent stores the
 // scaling with the first counted result and uses it in all later rounds of the run.
 type scaled struct {
 	// frozen is the stored scaling, or nil if the session's readings define the scaling.
@@ -58,7 +58,7 @@ func (k *scaled) examples(q *recipe.Problem, m series.Meter) series.Examples {
 	return q.Examples(m, k.ranges)
 }
 
-// encode returns the scaling for the store, or nil if the store has it.
+// encode returns the scaling for the store, or nil if the store already has it.
 func (k *scaled) encode(q *recipe.Problem, m series.Meter) []byte {
 	if k.stored {
 		return nil

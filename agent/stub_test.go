@@ -110,7 +110,7 @@ type parts interface {
 	answer(ctx context.Context, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error)
 }
 
-// exchange serves a call in the order in which a gateway does.
+// exchange serves the parts of a call in the same order as a gateway.
 func exchange(ctx context.Context, p parts, r *loadstarv1.ExchangeRequest) (*loadstarv1.ExchangeResponse, error) {
 	for _, d := range r.Declines {
 		p.decline(d)

@@ -230,9 +230,9 @@ func (a *agent) endSession() {
 	}
 }
 
-// fetch gets a blob and retries for as long as the server is unreachable. If the content
-// does not match the hash, it retries only a few times. Either the transfer has damaged
-// the content, or the server has a wrong blob.
+// fetch gets a blob, and retries as long as the server is unreachable. If the content does not
+// match the hash, it retries only a few times. Either the transfer has damaged the content, or
+// the server has a wrong blob.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
 	retry := a.retry("train")
@@ -340,7 +340,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round+1), name)
 		return nil
 	}
-	// Version 0 follows from the seed. Window models begin with forecasts near the lowest
+	// Version 0 is determined by the seed. Window models begin with forecasts near the lowest
 	// load, and the updates of their first layers do not reveal single examples.
 	if s.policy.MostStep > 0 && j.GetVersion() > 0 && recipe.Rows(s.Plan) {
 		if saturated, err := w.Saturated(&c, task); err != nil || saturated {

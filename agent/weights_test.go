@@ -19,8 +19,8 @@ func checked() *policy.Policy {
 	return &p
 }
 
-// TestHonestWeights checks that agents that check weights decline nothing in honest training
-// of 40 rounds, with and without momentum on the server.
+// TestHonestWeights checks that agents that check weights decline nothing in 40 rounds of
+// honest training, with and without momentum on the server.
 func TestHonestWeights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two agents train for 40 rounds")

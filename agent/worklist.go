@@ -126,9 +126,8 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report lists three things. These are the turns in progress, except those of a result that is
-// sent with the report; the turns whose results may have been delivered; and the declines to
-// send.
+// report returns three lists: the turns in progress, except those of a result that is sent with
+// the report; the turns whose results may have been delivered; and the declines to send.
 func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -305,7 +304,7 @@ func (d *worklist) take() *job {
 	return d.takeNew()
 }
 
-// begun sets the function that cancels a job, which is the active one.
+// begun sets the function that cancels the active job.
 func (d *worklist) begun(j *job, cancel context.CancelCauseFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -415,8 +414,8 @@ func (d *worklist) wasSent(id uint64) {
 	d.queue = slices.DeleteFunc(d.queue, func(x uint64) bool { return x == id })
 }
 
-// ask makes the next check-in ask the server whether it has a damaged result. It returns
-// false if an earlier check-in has asked and the server does not have the result.
+// ask makes the next check-in ask whether the server has received a result whose stored copy is
+// damaged. It returns false if an earlier check-in has already asked.
 func (d *worklist) ask(id uint64) bool {
 	d.mu.Lock()
 	asked := d.damaged[id]

@@ -13,13 +13,13 @@ import (
 type Draws interface {
 	// Turn returns the source for one purpose in a client's turn.
 	Turn(purpose string, t *Task, c ClientID) *rand.Rand
-	// Division returns the source for a division of a client's n examples. It is the same in
-	// all rounds of a run.
+	// Division returns the source for a division of a client's n examples. The source is the
+	// same in all rounds of a run.
 	Division(t *Task, n int, c ClientID) *rand.Rand
 }
 
-// Seeded draws from a plan's seed. Anyone who has the plan knows what it draws, so only the
-// simulator and the server, with its own data, use it.
+// Seeded derives its sources from a plan's seed. Anyone who has the plan can predict the draws,
+// so only the simulator, and the server for its own data, use it.
 type Seeded uint64
 
 // Turn implements [Draws].
@@ -27,14 +27,15 @@ func (s Seeded) Turn(purpose string, t *Task, c ClientID) *rand.Rand {
 	return Rand(uint64(s), purpose, t.Round, c)
 }
 
-// Division implements [Draws]. It is the same for all clients with the same number of examples.
+// Division implements [Draws]. The source is the same for all clients with the same number of
+// examples.
 func (s Seeded) Division(_ *Task, n int, _ ClientID) *rand.Rand {
 	return Rand(uint64(s), "query", n, "")
 }
 
-// Secret draws from a secret of the agent and from everything that training depends on. A
-// server cannot compute the draws, and cannot repeat them with another plan, other weights or
-// in another run.
+// Secret derives its sources from a secret of the agent and from everything on which training
+// depends. A server cannot compute the draws, and cannot make a client repeat them with another
+// plan, with other weights or in another run.
 type Secret struct {
 	Key  [32]byte
 	Plan [32]byte // hash of the plan with all its settings

@@ -15,8 +15,8 @@ func first(d Draws, purpose string, t Task, c ClientID) (all [4]uint64) {
 	return all
 }
 
-// TestSecretDraws checks that the same task has the same draws, and that everything on
-// which training depends changes them. Without the key the draws cannot be reproduced.
+// TestSecretDraws checks that equal tasks give equal draws, and that changing anything on which
+// training depends changes the draws. Without the key the draws cannot be reproduced.
 func TestSecretDraws(t *testing.T) {
 	task := Task{Run: "run", Round: 3, Version: 2, Shared: []float32{1, 2, 3}, Limits: Limits{Norm: 1, Examples: 9}}
 	secret := &Secret{Key: [32]byte{1}, Plan: [32]byte{2}}

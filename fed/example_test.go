@@ -6,7 +6,7 @@ import (
 	"loadstar/fed"
 )
 
-// Seed, purpose, round and client determine a source of random numbers, so a repeated run
+// The seed, purpose, round and client determine a source of random numbers, so a repeated run
 // gets the same numbers.
 func ExampleRand() {
 	first := fed.Rand(1, "batches", 7, "house").IntN(1000)

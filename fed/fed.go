@@ -9,9 +9,9 @@
 // one displacement. A [ServerOptimizer] moves the shared weights by the displacement,
 // which gives the next version.
 //
-// No code here has its own clock or source of randomness. Time is an argument, measured
-// from the start of the run. Random numbers come from [Rand] or, if they select a client's
-// examples, from [Draws]. Random numbers depend on their purpose and never on the order of events.
+// No code here has its own clock or source of randomness. Time is an argument, measured from
+// the start of the run. Random numbers come from [Rand] or, if they select a client's examples,
+// from [Draws]. They depend on their purpose and never on the order of events.
 package fed
 
 import (
@@ -49,14 +49,14 @@ type Task struct {
 	Limits Limits
 }
 
-// Limits bounds the contribution of one update. They belong to a version of the shared
-// weights. 0 means no limit.
+// Limits bounds the contribution of one update. Each version of the shared weights has its own
+// limits. 0 means no limit.
 type Limits struct {
 	// Norm is the largest Euclidean norm of Update.Delta. Control is the largest
 	// norm of Update.Control. A longer vector is scaled down.
 	Norm, Control float64
-	// Coordinate is the largest magnitude of a number in Update.Delta. A larger number is set
-	// to it, before the norm is limited.
+	// Coordinate is the largest magnitude of a number in Update.Delta. Larger numbers are
+	// clipped to this magnitude before the norm is limited.
 	Coordinate float64
 	// Examples and Loss cap the claimed number of examples and the loss.
 	Examples int64
@@ -68,17 +68,18 @@ type Update struct {
 	Client ClientID
 	// Version is the version of the weights from which the client trained.
 	Version int
-	// Examples is the number of training examples that counts, within the limits.
-	// Claimed is the number that the client claims.
+	// Examples is the number of training examples with which the update is counted, after the
+	// limits are applied. Claimed is the number that the client claims.
 	Examples, Claimed int
-	// Delta is the shared weights after training minus those before training, so servers
-	// add it. Training begins with the received weights, unless the plan lets clients
+	// Delta is the shared weights after training minus those before training, so a server adds
+	// it to its weights. Training begins with the received weights, unless the plan lets clients
 	// begin with their own.
 	Delta []float32
 	// Control is the change of the client's control variate, if Needs.Control is set.
 	Control []float32
-	// Loss is the loss of the received weights on the client's training examples, if
-	// Needs.Loss is set, or of the trained weights, if Needs.TrainedLoss is set as well.
+	// Loss, if Needs.Loss is set, is the loss on the client's training examples: the loss of the
+	// trained weights if Needs.TrainedLoss is also set, and otherwise the loss of the received
+	// weights.
 	Loss float64
 	// TrainLoss is the mean loss over the batches that the client trained on. It is only
 	// displayed.
@@ -94,12 +95,10 @@ type Update struct {
 type Objective interface {
 	// Len returns the number of examples.
 	Len() int
-	// Gradient overwrites g with the gradient at w of the mean loss over the given
-	// examples, and returns that loss. The number of examples is at most the plan's batch
-	// size.
+	// Gradient overwrites g with the gradient, at w, of the mean loss over the given examples,
+	// and returns that mean loss. The number of examples is at most the plan's batch size.
 	Gradient(g, w []float32, examples []int) float64
-	// Loss returns the mean loss at w over the given examples, of which there may be any
-	// number.
+	// Loss returns the mean loss at w over any number of examples.
 	Loss(w []float32, examples []int) float64
 }
 
@@ -107,14 +106,14 @@ type Objective interface {
 // worker and are valid until Train returns.
 type Turn struct {
 	Task Task
-	// W contains all weights: the received shared weights and the client's personal
-	// weights. If the plan lets clients begin with their own shared weights, W contains
-	// these instead of the received ones. The trainer changes them in place.
+	// W contains all weights: the received shared weights and the client's personal weights. If
+	// the plan lets clients begin with their own shared weights, W contains these instead of the
+	// received ones. The trainer changes W in place.
 	W []float32
 	// Shared lists the positions of the shared weights in W, in the order of Task.Shared.
 	Shared []Span
-	// Kept is the state that the trainer stores for this client between rounds. First
-	// reports that Kept has no state yet.
+	// Kept is the state that the trainer stores for this client between rounds. First reports
+	// whether Kept has no state yet.
 	Kept  []float32
 	First bool
 	// Control receives the change of the client's control variate, if Needs.Control is
@@ -126,8 +125,8 @@ type Turn struct {
 	// Correction lists the positions in W of the matrices and biases of the correction
 	// layers, which adapt a shared forecast to a client. It is empty if the model has none.
 	Correction []Span
-	// Noise is the irregularity of the client's load: the mean change from step to step, as
-	// a share of the standard deviation. It is set only if the plan needs it.
+	// Noise is the irregularity of the client's load: the mean absolute change from step to
+	// step, divided by the standard deviation. It is set only if the plan needs it.
 	Noise float64
 	// Before the optimizer begins, the trainer sets Steps, the number of optimizer
 	// steps in this turn, and Done, the number of steps that led to the received
@@ -135,8 +134,8 @@ type Turn struct {
 	Steps, Done int
 	// Half, if not nil, receives the weights after half of the steps.
 	Half []float32
-	// Rand is the random source for sampling batches. Division divides the examples into a
-	// support and a query set. It is the same in every round.
+	// Rand is the random source for sampling batches. Division is the random source for dividing
+	// the examples into a support set and a query set, and is the same in every round.
 	Rand, Division *rand.Rand
 }
 
@@ -146,9 +145,9 @@ type Trained struct {
 	Loss  float64 // mean over their batches, each computed with the weights of its step
 }
 
-// LocalTrainer trains one client for one round. Only one goroutine may use it at a time.
-// It can train any number of clients one after the other. Turn.Kept is the only state that
-// passes from one turn to the next.
+// LocalTrainer trains clients, each for one round. Only one goroutine may use it at a time. It
+// can train any number of clients in succession. Turn.Kept is the only state that passes from
+// one turn to the next.
 type LocalTrainer interface {
 	// Kept returns the number of floats to store for each client, given its number of
 	// weights and how many of them are shared.
@@ -157,8 +156,8 @@ type LocalTrainer interface {
 	Train(ctx context.Context, o Objective, t *Turn) (Trained, error)
 }
 
-// ClientOptimizer takes the gradient steps of a turn. Like a LocalTrainer, it is for one
-// goroutine at a time, and only Turn.Kept passes state from one turn to the next.
+// ClientOptimizer takes the gradient steps of a turn. As with a LocalTrainer, only one
+// goroutine may use it at a time, and only Turn.Kept passes state from one turn to the next.
 type ClientOptimizer interface {
 	// Kept returns the number of floats to store for each client, as in LocalTrainer.
 	Kept(weights, shared int) int
@@ -170,8 +169,7 @@ type ClientOptimizer interface {
 	End(t *Turn)
 }
 
-// Needs lists an aggregator's requirements. Reading a plan that cannot meet them is an
-// error.
+// Needs lists an aggregator's requirements. If a plan cannot meet them, reading it is an error.
 type Needs struct {
 	EachUpdate bool // every individual update, not only sums
 	Loss       bool // Update.Loss
@@ -197,7 +195,7 @@ type Received struct {
 
 // Merge is the input of an aggregator, which must not change it or retain any part of it.
 type Merge struct {
-	// Round counts rounds from 0, including abandoned ones.
+	// Round is the number of the round, counted from 0 and including abandoned rounds.
 	Round int
 	// Version is the version of Shared, the weights to which the displacement will be
 	// applied.
@@ -249,10 +247,10 @@ type ServerOptimizer interface {
 type Situation struct {
 	Now    time.Duration
 	Opened time.Duration // time at which the current round was opened
-	// Asked is the number of clients asked in this round. Running is the number of
-	// clients, of this and earlier rounds, that have neither returned nor been lost.
-	// Waiting is the number of counted updates that are not merged yet. Lost is the
-	// number of clients of this round that will not return.
+	// Asked is the number of clients asked in this round. Running is the number of clients, of
+	// this and earlier rounds, that have neither returned nor been lost. Waiting is the number
+	// of counted updates that have not been merged yet. Lost is the number of clients of this
+	// round that will not return.
 	Asked, Running, Waiting, Lost int
 }
 
@@ -272,10 +270,10 @@ const (
 type Scheduler interface {
 	// Ask returns the number of additional clients to ask now.
 	Ask(s Situation) int
-	// Decide returns the decision for the current round. It is called once all events that
-	// happen at the same time are processed.
+	// Decide returns the decision for the current round. It is called once all simultaneous
+	// events have been processed.
 	Decide(s Situation) Decision
-	// Wake returns the time at which Decide must be called even if nothing happened.
+	// Wake returns the time at which Decide must be called even if nothing has happened by then.
 	Wake(s Situation) (at time.Duration, ok bool)
 	// Carries reports whether a client that is still training when a round closes may
 	// return its update in a later round. If not, the late update is rejected.

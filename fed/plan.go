@@ -21,11 +21,11 @@ type Plan struct {
 	// Algorithm is the name of an algorithm in fed/recipe.
 	Algorithm string `yaml:"algorithm"`
 	// Start is the path of a .safetensors file, or of a run's folder, with the shared weights
-	// from which the simulator starts. If it is empty, they are random. If it is
-	// server-data, random weights are first trained on the server's data.
+	// from which the simulator starts. If Start is empty, the initial weights are random. If it
+	// is server-data, the initial weights are random weights trained on the server's data.
 	Start string `yaml:"start"`
-	// Rounds is the number of rounds to open or, in a buffered schedule, the number of
-	// merges.
+	// Rounds is the number of rounds to open or, in a buffered schedule, the number of merges to
+	// make.
 	Rounds   int      `yaml:"rounds"`
 	Client   Client   `yaml:"client"`
 	Server   Server   `yaml:"server"`
@@ -44,25 +44,25 @@ type Model struct {
 	// number of consecutive targets.
 	Horizon Timespan `yaml:"horizon"`
 	Targets Timespan `yaml:"targets"`
-	// Inputs has the syntax of series.ParseInput. If it is empty, the model uses those
-	// inputs of its paper that the dataset has.
+	// Inputs has the syntax of series.ParseInput. If Inputs is empty, the model uses the inputs
+	// from its paper that the dataset contains.
 	Inputs []string `yaml:"inputs,flow"`
-	// Scaling is client or fleet. It says whether the client's own training split or that
-	// of all clients determines the minimum and maximum for scaling.
+	// Scaling is client or fleet. It determines whether the minimum and maximum for scaling are
+	// those of the client's own training split or those of all clients' training splits.
 	Scaling string `yaml:"scaling"`
 	// Loss is mse, mae or pinball. Pinball uses Quantiles.
 	Loss      string    `yaml:"loss"`
 	Quantiles []float64 `yaml:"quantiles,flow"`
 	Split     Split     `yaml:"split,flow"`
-	// Gaps is the share of the readings before an origin that may be missing. Only models
-	// with rows of features have this setting.
+	// Gaps is the largest permitted share of missing readings before an origin. Only models with
+	// rows of features have this setting.
 	Gaps float64 `yaml:"gaps"`
-	// Interval is the time between readings, or 0 until the plan is resolved for data.
+	// Interval is the time between readings. It is 0 until the plan is resolved for a dataset.
 	Interval Duration `yaml:"interval"`
 }
 
-// Split has the shares of a client's time span for training and validation. The remaining
-// share is for tests.
+// Split contains the shares of a client's time span that are used for training and validation.
+// The rest is used for testing.
 type Split struct {
 	Train      float64 `yaml:"train"`
 	Validation float64 `yaml:"validation"`
@@ -83,8 +83,8 @@ type Client struct {
 	Epochs int `yaml:"epochs"`
 	// Resample is step (a new batch for each step) or round (one batch for all steps).
 	Resample string `yaml:"resample"`
-	// Decay multiplies the learning rate by Factor each time that Every rounds have
-	// passed. If Every is 0, the rate is constant.
+	// Decay multiplies the learning rate by Factor after every Every rounds. If Every is 0, the
+	// rate is constant.
 	Decay Decay `yaml:"decay,flow"`
 	// If RateEnd is above 0, the learning rate falls from Rate to RateEnd along a cosine
 	// over all steps of the run. Warmup is the number of steps at the start of the run over
@@ -121,16 +121,16 @@ type Decay struct {
 
 // WeightDecay shrinks weights in every step, by the learning rate times a factor.
 type WeightDecay struct {
-	// All is the factor of all weights.
+	// All is the factor for all weights.
 	All float64 `yaml:"all"`
-	// Correction, multiplied by the square of the client's noise, is the factor of the
-	// matrices and biases of the correction layers. [Turn] defines the noise.
+	// Correction, multiplied by the square of the client's noise, is the factor for the matrices
+	// and biases of the correction layers. [Turn] defines the noise.
 	Correction float64 `yaml:"correction"`
 }
 
 // Server configures aggregation and the server optimizer.
 type Server struct {
-	// Optimizer is the server optimizer, if the algorithm lets the plan choose it.
+	// Optimizer is the server optimizer. Only some algorithms let the plan choose it.
 	Optimizer string  `yaml:"optimizer"`
 	Rate      float64 `yaml:"lr"`
 	// Decay is constant or linear: whether Rate falls to 0 over the rounds.
@@ -143,8 +143,8 @@ type Server struct {
 	// SecondMoment is the quantity whose square the second moment averages: update or
 	// momentum.
 	SecondMoment string `yaml:"second_moment"`
-	// Weighting is examples or uniform. An update counts by its number of examples, or as
-	// much as every other update.
+	// Weighting is examples (an update is weighted by its number of examples) or uniform (all
+	// updates have equal weight).
 	Weighting string `yaml:"weighting"`
 
 	// States determines whether FedAvgAdaptive has one copy of the shared weights (one) or
@@ -160,8 +160,9 @@ type Server struct {
 	Exponent float64 `yaml:"exponent"`
 	Hinge    int     `yaml:"hinge"`
 
-	// Peak is 1 or max-lambda: the height of FedNorm's curve. Loss is received or trained: FedNorm
-	// compares the losses of the weights that clients receive, or of those that they return.
+	// Peak is 1 or max-lambda: the height of FedNorm's curve. Loss is received or trained:
+	// whether FedNorm compares the losses of the weights that clients receive, or the losses of
+	// the weights that they return.
 	Peak string `yaml:"peak"`
 	Loss string `yaml:"loss"`
 
@@ -172,34 +173,34 @@ type Server struct {
 	Beta      float64 `yaml:"beta"`
 	BetaDecay bool    `yaml:"beta_decay"`
 	Variant   string  `yaml:"variant"`
-	// Clients is the share of the clients whose data is on the server. These clients are
-	// not part of the fleet. Batch is the number of their examples that the server uses in
-	// a round.
+	// Clients is the share of clients whose data is on the server. These clients are not part of
+	// the fleet. Batch is the number of their examples that the server uses in a round.
 	Clients float64 `yaml:"clients"`
 	Batch   int     `yaml:"batch"`
 	// StartSteps is the number of gradient steps on the server's data before the first
 	// round, if the plan's Start is server-data.
 	StartSteps int `yaml:"start_steps"`
 
-	// Clip limits the norm of an update, its number of examples and the norm of its control
-	// variate to this multiple of the median of earlier updates. 0 means no limits.
+	// Clip limits the norm of an update and the norm of its control variate to this multiple of
+	// the median of earlier updates, and its number of examples to the median itself. 0 means no
+	// limits.
 	Clip float64 `yaml:"clip"`
-	// Coordinate limits each number of an update to this multiple of the sum of the
-	// learning rates of a round's steps, which is what the client's optimizer can do. 0
-	// means no limit.
+	// Coordinate limits each number of an update to this multiple of the sum of the learning
+	// rates of a round's steps, because a step of an adaptive optimizer moves a weight by about
+	// the learning rate. 0 means no limit.
 	Coordinate float64 `yaml:"coordinate"`
 	// Robust is none, trim or nearest. trim leaves the largest and the smallest fifth of each
-	// coordinate out of the mean. nearest, in a private plan, leaves out the quarter of the
-	// results that is farthest from the median.
+	// coordinate out of the mean. nearest, which requires a private plan, leaves out the quarter
+	// of the results farthest from the median.
 	Robust string `yaml:"robust"`
-	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
-	// is the largest weight of an update in a sum. Both and the cohort size determine the
-	// resolution of exact sums.
+	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples is
+	// the largest weight of an update in a sum. Together with the cohort size, they determine
+	// the resolution of exact sums.
 	Bound       float64 `yaml:"bound"`
 	MaxExamples int     `yaml:"max_examples"`
 }
 
-// Schedule sets which clients train when, and when updates are merged.
+// Schedule determines when each client trains and when updates are merged.
 type Schedule struct {
 	// Kind is synchronous, buffered or periodic.
 	Kind string `yaml:"kind"`
@@ -219,17 +220,18 @@ type Schedule struct {
 	Period Duration `yaml:"period"`
 }
 
-// Privacy limits what the server learns about single agents.
+// Privacy limits what the server learns about individual agents.
 type Privacy struct {
 	// Mode is none or private. In a private plan, agents mask their results, and the server
-	// learns the sum of a round.
+	// learns only the sum of a round.
 	Mode string `yaml:"mode"`
-	// Keepers are the names of the keepers that hold the keys of the masks. The server knows
-	// their addresses, and agents their identities.
+	// Keepers are the names of the keepers that hold the keys of the masks. The server knows the
+	// keepers' addresses, and the agents know their identities.
 	Keepers []string `yaml:"keepers,flow"`
-	// Least is the smallest number of agents in a sum.
+	// Least is the smallest permitted number of agents in a sum.
 	Least int `yaml:"least"`
-	// Quorum is the smallest share of the members of each of a keeper's cells in a sum.
+	// Quorum is the minimum share of the members of each of a keeper's cells that a sum must
+	// include.
 	Quorum float64 `yaml:"quorum"`
 	// Check is none or norm: whether keepers check the norm of each agent's result.
 	Check string `yaml:"check"`
@@ -241,14 +243,14 @@ type Evaluate struct {
 	// again; 0 means never. At the end of the run, the whole test split is scored.
 	Every int `yaml:"every"`
 	// Patience ends a simulated run if the validation loss, the mean over the sample, has not
-	// reached a new lowest value in this many rounds; 0 means never. A fleet ignores it.
+	// reached a new minimum in this many rounds; 0 means never. A fleet ignores it.
 	Patience int `yaml:"patience"`
 	// Clients and Windows limit the sample to a number of clients and a number of windows
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
-	// Sample is trained or holdout. The sample has clients that train, or held-out
-	// clients after fine-tuning.
+	// Sample is trained or holdout. It determines whether the sample contains clients that
+	// train, or held-out clients after fine-tuning.
 	Sample string `yaml:"sample"`
 	// Stride is the distance between scored origins. Only models with rows of features have this setting.
 	Stride Timespan `yaml:"stride"`
@@ -260,17 +262,17 @@ type Evaluate struct {
 	// Correct means that the scored test forecasts are corrected by the latest errors, as
 	// described in package calibrate.
 	Correct bool `yaml:"correct"`
-	// Holdout is the share of clients that do not train. At the end they fine-tune the
-	// shared weights and are scored. With held-out clients, no others are scored.
+	// Holdout is the share of clients that do not train. At the end they fine-tune the shared
+	// weights and are scored. If there are held-out clients, only they are scored.
 	Holdout float64 `yaml:"holdout"`
 	// FineTune is local training before the final scoring. If both Steps and Epochs are 0,
 	// clients do not fine-tune.
 	FineTune FineTune `yaml:"fine_tune,flow"`
-	// Keep is last or best. With best, each client also chooses at the end among the
-	// weights with its lowest validation error.
+	// Keep is last or best. With best, the weights with the client's lowest validation error are
+	// also a candidate at the end.
 	Keep string `yaml:"keep"`
-	// Weights determines with which shared layers a client is scored: shared (the server's)
-	// or, if Client.Begin is own, own.
+	// Weights determines the shared layers with which a client is scored: shared (the server's)
+	// or own (the client's, only if Client.Begin is own).
 	Weights string `yaml:"weights"`
 }
 
@@ -298,9 +300,9 @@ type Simulate struct {
 	Latency    Duration `yaml:"latency"`
 	// Dropout is the probability that a client that was asked to train never returns.
 	Dropout float64 `yaml:"dropout"`
-	// Delay is empty or fekri2023. fekri2023 replaces the times above: a client returns
-	// after one period. With probability Delayed it takes another period, and with the
-	// same probability each further one.
+	// Delay is empty or fekri2023. fekri2023 replaces the times above: a client returns after
+	// one period. With probability Delayed it takes a second period, and with the same
+	// probability each further period.
 	Delay   string  `yaml:"delay"`
 	Delayed float64 `yaml:"delayed"`
 }

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// Rand returns the random source for one purpose in one round by one client. Purpose and
-// client may be empty, and round may be 0. Equal arguments give the same sequence of
-// random numbers, no matter which other sources are in use.
+// Rand returns the random source for one purpose in one round by one client. purpose and client
+// may be empty, and round may be 0. Equal arguments give the same sequence of random numbers,
+// no matter which other sources are in use.
 func Rand(seed uint64, purpose string, round int, client ClientID) *rand.Rand {
 	b := make([]byte, 0, 64)
 	b = binary.LittleEndian.AppendUint64(b, seed)

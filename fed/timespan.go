@@ -10,7 +10,7 @@ import (
 )
 
 // Timespan is a part of a series: a number of its steps, or a duration. A duration becomes a
-// number of steps when the plan meets data.
+// number of steps when the plan is resolved for data.
 type Timespan struct {
 	steps  int
 	length time.Duration // 0 if the span counts steps
@@ -19,11 +19,11 @@ type Timespan struct {
 // Steps returns a span of n steps.
 func Steps(n int) Timespan { return Timespan{steps: n} }
 
-// Lasting returns a span of a duration, which must be positive.
+// Lasting returns a span with the given duration, which must be positive.
 func Lasting(d time.Duration) Timespan { return Timespan{length: d} }
 
-// ParseTimespan reads a span: 96 counts steps, and 24h is a duration. Durations have whole
-// minutes, so that a plan without data cannot require arbitrarily many steps.
+// ParseTimespan reads a span: 96 is a number of steps, and 24h is a duration. Durations must be
+// whole minutes, so that a plan without data cannot require arbitrarily many steps.
 func ParseTimespan(s string) (Timespan, error) {
 	if n, err := strconv.Atoi(s); err == nil {
 		return Steps(n), nil
@@ -48,7 +48,7 @@ func (s Timespan) Steps() int {
 func (s Timespan) Length() time.Duration { return s.length }
 
 // In returns the number of steps of the given length. A duration must be a multiple of the
-// step. The error text is written to follow the name of a setting.
+// step. The error message is worded to follow the name of a setting.
 func (s Timespan) In(step time.Duration) (int, error) {
 	switch {
 	case s.length == 0:
@@ -59,7 +59,7 @@ func (s Timespan) In(step time.Duration) (int, error) {
 	return int(s.length / step), nil
 }
 
-// String returns the span in the form of a plan.
+// String returns the span in the syntax of [ParseTimespan].
 func (s Timespan) String() string {
 	if s.length == 0 {
 		return strconv.Itoa(s.steps)
@@ -83,7 +83,7 @@ func (s Timespan) MarshalYAML() (any, error) {
 	return s.String(), nil
 }
 
-// String returns the duration without zeros at its end: 1h, not 1h0m0s.
+// String returns the duration without trailing zero units: 1h, not 1h0m0s.
 func (d Duration) String() string {
 	text := time.Duration(d).String()
 	if strings.HasSuffix(text, "m0s") {

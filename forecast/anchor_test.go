@@ -11,9 +11,9 @@ import (
 	"loadstar/series/read"
 )
 
-// anchor contains the results of an independent implementation with scikit-learn on the
-// same windows: the mean MAE in kW of the reference forecast, and the median over clients
-// of the MAE relative to it. A median of 0 means that there is none.
+// anchor contains the results of an independent implementation with scikit-learn on the same
+// windows: the mean MAE in kW of the reference forecast, and the median over clients of the MAE
+// relative to this forecast. A median of 0 means that there is no such result.
 type anchor struct {
 	dataset                             string
 	reference                           float64
@@ -45,7 +45,7 @@ var (
 )
 
 // TestBaselinesAgainstScikitLearn compares all baselines with an independent implementation.
-// The long form does so for all groups, and the short form for the smallest one.
+// The full test uses all groups, and the short test only the smallest one.
 func TestBaselinesAgainstScikitLearn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it reads a core group")
@@ -74,8 +74,8 @@ func TestBaselinesAgainstScikitLearn(t *testing.T) {
 
 func (a anchor) check(t *testing.T, b Backtest, reference string) {
 	t.Helper()
-	// The other implementation's naive forecasts are those 24 and 168 hours before, even
-	// where the clocks change. This is the same clock time in UTC.
+	// The other implementation's naive forecasts are the loads 24 and 168 hours earlier, even
+	// where the clocks change. In UTC, these have the same clock time.
 	fixed := b
 	d := *b.Dataset
 	d.Clock = time.UTC

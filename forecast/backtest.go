@@ -15,9 +15,9 @@ type Backtest struct {
 	// Horizon is the number of steps from the newest known load to the first target.
 	// Targets is the number of consecutive steps to forecast.
 	Horizon, Targets int
-	// Lookback is the number of hours before the cutoff in which the load must be complete
-	// for a window to count; 0 means 168, a week. It is the same for all baselines, so that
-	// all of them forecast the same windows.
+	// Lookback is the number of hours before the cutoff in which the load must be complete for a
+	// window to count; 0 means 168, a week. It is the same for all baselines, so that they all
+	// forecast the same windows.
 	Lookback int
 	// Stride is the number of steps between the scored origins. An origin is scored if its
 	// next step, counted from the start of the series, is a multiple of Stride. 0 means 1.
@@ -32,15 +32,14 @@ type Backtest struct {
 	Workers int
 	// Clients are the indices of the clients to backtest, in ascending order; nil means all.
 	Clients []int
-	// Concurrent means that Run may call its function for several clients at the same time.
-	// The calls for one client are still in chronological order, by one goroutine.
+	// Concurrent means that Run may call its function for several clients at the same time. The
+	// calls for one client are still made in chronological order, by one goroutine.
 	Concurrent bool
 }
 
-// Run backtests a baseline on every client, in order. Unless each is nil, Run calls it
-// with every forecast, client by client and in chronological order, unless Concurrent is
-// set. A client without
-// targets has no scores; this is not an error.
+// Run backtests a baseline on every client, in order. If each is not nil, Run calls it with
+// every forecast: client by client in chronological order, unless Concurrent is set. A client
+// without targets has no scores; this is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
 	lookback := b.Lookback
 	if lookback == 0 {

@@ -20,8 +20,7 @@ type Baseline interface {
 	Forecast(out []float64, last int) bool
 }
 
-// Client contains the data that a baseline uses, which are a meter and the framer of its
-// examples.
+// Client contains the data that a baseline uses: a meter and the framer of its examples.
 type Client struct {
 	Frame *series.Framer
 	Meter series.Meter
@@ -35,9 +34,9 @@ func (c *Client) load(step int) float64 {
 	return float64(c.Meter.Load[step])
 }
 
-// sameTime returns the load at the same clock time as step, on the newest day for which it
-// is known at step last. Only days that are a multiple of the given number before step are
-// considered.
+// sameTime returns the load at the clock time of step on the newest day for which this load is
+// known at step last. It considers only days that are a multiple of the given number of days
+// before step.
 func (c *Client) sameTime(step, last, days int) float64 {
 	for d := days; ; d += days {
 		at := c.Frame.Lag(c.Meter, step, d)
@@ -50,8 +49,8 @@ func (c *Client) sameTime(step, last, days int) float64 {
 		if v := c.load(at); !math.IsNaN(v) {
 			return v
 		}
-		// Where the clocks change, the clock time can lie one hour before the complete
-		// history. The load that many times 24 hours before is within it.
+		// Where the clocks change, this time can lie one hour before the start of the complete
+		// history. The load d times 24 hours before step is still in the history.
 		return c.load(step - d*c.perDay())
 	}
 }
@@ -61,9 +60,9 @@ func (c *Client) perDay() int {
 	return int(24 * time.Hour / c.Frame.Time(c.Meter, 1).Sub(c.Frame.Time(c.Meter, 0)))
 }
 
-// filled returns the values of an input at all steps of the meter and of the targets after
-// it. A missing value is replaced by the last one before it, or by the mean over the
-// training split if there is none.
+// filled returns the values of an input at all steps of the meter and of the targets after it.
+// A missing value is replaced by the last value before it or, if there is none, by the mean
+// over the training split.
 func (c *Client) filled(name string) []float64 {
 	l := c.Frame.Layout()
 	x := make([]float64, len(c.Meter.Load)+l.Horizon+l.Targets)
@@ -159,17 +158,17 @@ func (s *seasonalNaive) Forecast(out []float64, last int) bool {
 	return true
 }
 
-// rollingDays is the number of days over which rolling takes the center.
+// rollingDays is the number of days over which rolling takes the median or the mean.
 const rollingDays = 28
 
 // rolling forecasts the median or the mean of the loads at the target's clock time on the
-// newest 28 days on which it is known. Unlike the load of one day or week before, it does not
-// repeat a single event. Missing loads do not count. The median has the lower absolute error,
-// but only means can be added up.
+// newest 28 days on which they can be known. Unlike the load of a day or a week before, it does
+// not repeat a single event. Missing loads do not count. The median has the lower absolute
+// error, but only means can be added up.
 //
-// The absolute error on the validation split decides for each client whether only days of
-// the target's type (working days or weekends) count. Buildings need this restriction, but
-// it leaves too few days for homes.
+// For each client, the absolute error on the validation split determines whether only days of
+// the target's type (working days or weekends) count. Buildings need this restriction, but it
+// leaves too few days for homes.
 type rolling struct {
 	center  func(x []float64) float64 // may change the order of x, which is not empty
 	c       Client
@@ -190,7 +189,7 @@ func (r *rolling) Fit(c Client) error {
 	return nil
 }
 
-// check returns the sum of absolute errors on the validation split, with forecasts every 6
+// check returns the sum of absolute errors on the validation split, with a forecast every 6
 // hours.
 func (r *rolling) check() (sum float64) {
 	l := r.c.Frame.Layout()

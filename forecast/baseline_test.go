@@ -103,7 +103,8 @@ func TestNaiveByHand(t *testing.T) {
 	}
 }
 
-// TestRolling checks that only days of the same type count if that is better on validation data.
+// TestRolling checks that only days of the same type count if this lowers the error on
+// validation data.
 func TestRolling(t *testing.T) {
 	start := time.Date(2021, 5, 3, 0, 0, 0, 0, time.UTC) // a Monday
 	office, home := make([]float32, 24*700), make([]float32, 24*700)
@@ -162,8 +163,8 @@ func TestNaiveDayKeepsClockTime(t *testing.T) {
 	}
 }
 
-// TestRidgeAgainstQR compares the regression with a least-squares solution by gonum's QR
-// decomposition, of the scaled features extended by rows of √λ.
+// TestRidgeAgainstQR compares the regression with a least-squares solution that gonum's QR
+// decomposition computes from the scaled features, extended by rows of √λ.
 func TestRidgeAgainstQR(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	load := make([]float32, 24*90)
@@ -247,8 +248,8 @@ func ridgeByQR(t *testing.T, xs [][]float64, ys []float64, lambda float64) (slop
 	return slopes, intercept
 }
 
-// TestRidgeLearnsALine checks that ridge forecasts a load that is a linear function of its
-// past exactly, apart from the effect of the small penalty.
+// TestRidgeLearnsALine checks that, apart from the effect of the small penalty, ridge exactly
+// forecasts a load that is a linear function of its past.
 func TestRidgeLearnsALine(t *testing.T) {
 	load := make([]float32, 2000)
 	for i := range load {
@@ -312,8 +313,8 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// TestBacktestWindows checks that a window needs a complete history and that only the
-// origins of the stride are scored, for every baseline alike.
+// TestBacktestWindows checks for every baseline that a window needs a complete history and that
+// only origins on the stride are scored.
 func TestBacktestWindows(t *testing.T) {
 	const n = 24 * 100
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -369,9 +370,9 @@ func TestBacktestWithoutTraining(t *testing.T) {
 	}
 }
 
-// TestSameTimeWithinHistory forecasts just after the clocks in Berlin go back. The same
-// clock time a week before is then 169 hours before, and its load is missing. The load 168
-// hours before replaces it.
+// TestSameTimeWithinHistory forecasts just after the clocks in Berlin go back. The same clock
+// time a week earlier is then 169 hours earlier, and the load at that time is missing. The load
+// 168 hours earlier replaces it.
 func TestSameTimeWithinHistory(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -391,8 +392,8 @@ func TestSameTimeWithinHistory(t *testing.T) {
 	}
 }
 
-// TestRidgeChoosesLambda checks that a load without any structure gets a large penalty and
-// a load that is a function of its past a small one.
+// TestRidgeChoosesLambda checks that a large penalty is chosen for a load without any
+// structure, and a small one for a load that is a function of its past.
 func TestRidgeChoosesLambda(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
 	noise, wave := make([]float32, 600), make([]float32, 600)

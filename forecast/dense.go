@@ -9,19 +9,20 @@ import (
 	"loadstar/nn"
 )
 
-// The widths of dense: of both layers of the trunk, and of the hidden layer of the
+// The layer widths of dense: for both layers of the trunk, and for the hidden layer of the
 // correction.
 const (
 	denseTrunk      = 96
 	denseCorrection = 64
 )
 
-// correctionPrefix begins the names of the layers of a correction.
+// correctionPrefix is the prefix of the names of correction layers.
 const correctionPrefix = "correction."
 
-// dense is a feed-forward network on rows of features. A trunk with a residual connection and
-// a linear head, both meant to be shared, give a forecast. A correction, meant to be personal,
-// is added to it. Head and correction also read the features themselves.
+// dense is a feed-forward network on rows of features. A trunk with a residual connection and a
+// linear head, both of which are meant to be shared, compute a forecast. A correction, which is
+// meant to be personal, is added to it. The head and the correction also read the features
+// directly.
 var dense = architecture{
 	name:    "dense",
 	summary: "rows of features, trunk 96-96 and linear head, plus a correction of 64",
@@ -54,7 +55,8 @@ var dense = architecture{
 }
 
 // denseWeights sets initial weights with which every quantile of the forecast is the naive
-// forecast plus a small contribution of the trunk. The correction is zero until it is trained.
+// forecast plus a small contribution from the trunk. The correction's output is zero until it
+// is trained.
 func denseWeights(net *nn.Net, s Shape, w []float32, rng *rand.Rand) {
 	for _, l := range net.Layers() {
 		weights := w[l.Offset() : l.Offset()+l.Len()]
@@ -67,7 +69,7 @@ func denseWeights(net *nn.Net, s Shape, w []float32, rng *rand.Rand) {
 		case l.Name == correctionPrefix+"2": // all zero
 		default:
 			matrix := l.Tensors[0]
-			// A uniform number within ±√(3/n) has the variance 1/n.
+			// A number that is uniform within ±√(3/n) has variance 1/n.
 			bound := math.Sqrt(3 / float64(matrix.Shape[1]))
 			if l.Name != "head" {
 				nn.Uniform(weights[:matrix.Len()], bound, rng)

@@ -8,9 +8,9 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// BenchmarkDense measures parts of a training step at batch size 64, a forecast of one row,
-// and for comparison the matrix products of the step alone, each on its own memory. All but
-// the forecast report the rate of the operations in the step's matrix products.
+// BenchmarkDense measures parts of a training step at batch size 64, a forecast of one row and,
+// for comparison, only the matrix products of the step, each with its own memory. All of these
+// except the forecast report the rate of operations in the step's matrix products.
 func BenchmarkDense(b *testing.B) {
 	const batch = 64
 	m := model(b, "dense", Shape{})

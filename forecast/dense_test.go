@@ -22,7 +22,7 @@ func TestDenseShape(t *testing.T) {
 	if d, _ := DefaultsOf("fekri2023"); d.Rows || d.PerExample(24) != 24 {
 		t.Errorf("defaults of fekri2023: %+v", d)
 	}
-	// The numbers of weights were counted by hand: trunk 96·(F+1) + 96 + 96·97 + 96, head
+	// The numbers of weights were computed by hand: trunk 96·(F+1) + 96 + 96·97 + 96, head
 	// Q·(96+F+1), correction 64·(96+F+1) + 64 + Q·(64+96+F+1).
 	for _, c := range []struct {
 		shape                    Shape
@@ -59,8 +59,8 @@ func TestDenseShape(t *testing.T) {
 	}
 }
 
-// TestDenseInitialWeights checks the distribution of the initial weights, and that those of a
-// seed never change.
+// TestDenseInitialWeights checks the distribution of the initial weights, and that the initial
+// weights for a seed never change.
 func TestDenseInitialWeights(t *testing.T) {
 	const naive = 24
 	m := model(t, "dense", Shape{Naive: naive})
@@ -123,8 +123,8 @@ func TestDenseInitialWeights(t *testing.T) {
 	}
 }
 
-// TestDenseStartsAtNaive checks that the first forecasts are close to the naive one, and that
-// without the trunk they are equal to it.
+// TestDenseStartsAtNaive checks that the initial forecasts are close to the naive forecast, and
+// that they equal it without the trunk.
 func TestDenseStartsAtNaive(t *testing.T) {
 	const inputs, batch = 30, 20
 	for _, naive := range []int{0, 7, 29} {

@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// Backtest two baselines on a meter that repeats every day.
+// Backtest two baselines on a meter whose load repeats every day.
 func ExampleBacktest() {
 	load := make([]float32, 30*24)
 	for i := range load {

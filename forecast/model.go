@@ -1,6 +1,6 @@
-// Package forecast provides the networks of the papers and our own, with PyTorch's layer names,
-// the division of their layers into shared and personal ones, and their weight files. It also
-// provides baselines, backtests and scoring.
+// Package forecast provides the networks of the papers and our own network, all with PyTorch's
+// layer names, the division of their layers into shared and personal layers, and their weight
+// files. It also provides baselines, backtests and scoring.
 package forecast
 
 import (
@@ -11,8 +11,8 @@ import (
 	"loadstar/nn"
 )
 
-// Shape has the sizes of a model's inputs and outputs. If a size is zero, the model uses its
-// default.
+// Shape contains the sizes of a model's inputs and outputs. If a size is zero, the model's
+// default is used.
 type Shape struct {
 	// Lookback is the number of steps of a window. It has no effect on a model of rows of
 	// features (see [Defaults]), whose network always has a window of one row.
@@ -34,14 +34,13 @@ type Defaults struct {
 	// Inputs are the features of a step, in the syntax of series.ParseInput. If Rows is set,
 	// Inputs is nil: the inputs are all groups of features that the dataset has.
 	Inputs []string
-	// Rows means that an example is a row of features for one target, instead of a window
-	// with all targets.
+	// Rows means that an example is a row of features for one target instead of a window with
+	// all targets.
 	Rows bool
 	// Quantiles are the quantiles that the model forecasts with the pinball loss. If there
 	// are none, it makes point forecasts.
 	Quantiles []float64
-	// Train and Validation are shares of a client's time span. The remaining share is for
-	// tests.
+	// Train and Validation are shares of a client's time span. The rest is for testing.
 	Train, Validation float64
 }
 
@@ -178,7 +177,7 @@ func New(name string, shape Shape) (*Model, error) {
 	return nil, fmt.Errorf("no model %q; there are %s", name, names(Models()))
 }
 
-// fill returns the shape with the defaults of its sizes that are zero.
+// fill returns the shape with zero sizes replaced by their defaults.
 func (a *architecture) fill(s Shape) Shape {
 	d := &a.defaults
 	for _, f := range []struct {
@@ -205,9 +204,9 @@ func (m *Model) Name() string { return m.name }
 // Net returns the model's architecture.
 func (m *Model) Net() *nn.Net { return m.net }
 
-// InitialWeights returns random initial weights, for models of papers with the same
-// distribution as PyTorch's. They come from our own random number generator, so the same
-// seed gives the same weights on every platform.
+// InitialWeights returns random initial weights. For the papers' models, their distribution is
+// the same as PyTorch's. They come from our own random number generator, so the same seed gives
+// the same weights on every platform.
 func (m *Model) InitialWeights(seed uint64) []float32 {
 	const purpose = 0x696e69742d77 // makes this random stream differ from others with the same seed
 	w := make([]float32, m.net.Weights())

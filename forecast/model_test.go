@@ -46,9 +46,8 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// TestPartitionsTableV compares the total number of parameters sent and received with
-// table V of bose2023. For partition P2 of bose2024, it compares that number with the size
-// of the LSTM.
+// TestPartitionsTableV compares the total number of parameters sent and received with table V
+// of bose2023. For partition P2 of bose2024, it compares this number with the size of the LSTM.
 func TestPartitionsTableV(t *testing.T) {
 	for _, c := range []struct {
 		model, partition string
@@ -146,8 +145,8 @@ func TestCutAndJoin(t *testing.T) {
 	}
 }
 
-// TestInitialWeights checks that the initial weights of a seed never change and are the
-// same on all platforms.
+// TestInitialWeights checks that the initial weights for a seed never change and are the same
+// on all platforms.
 func TestInitialWeights(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"bose2023", "3155d9b6"},
@@ -178,15 +177,15 @@ func TestInitialWeights(t *testing.T) {
 	}
 }
 
-// TestFlops compares with a count by hand of the operations in bose2023's matrix products,
-// per example. Forward:
+// TestFlops compares the result with a manual count of the operations per example in bose2023's
+// matrix products. Forward:
 //
 //	LSTM  8→20: 2·80·( 8·12 + 20·11) =  50,560, because the first hidden state is zero
 //	LSTM 20→20: 2·80·(20·12 + 20·11) =  73,600
 //	head:       2·(240·120 + 120·60 + 60) = 72,120
 //
-// Backward is twice that, minus the gradient of the inputs, 2·80·8·12 = 15,360, which is
-// not needed.
+// Backward takes twice as many, minus 2·80·8·12 = 15,360 for the gradient of the inputs, which
+// is not needed.
 func TestFlops(t *testing.T) {
 	forward, training := model(t, "bose2023", Shape{}).Net().Flops(64)
 	if forward != 64*196_280 || training != 64*(3*196_280-15_360) {
@@ -194,7 +193,7 @@ func TestFlops(t *testing.T) {
 	}
 }
 
-// losses returns each loss with the number of outputs per target that it needs.
+// losses returns each loss, with the number of outputs per target that it needs.
 func losses(t *testing.T) map[string]nn.Loss {
 	pinball, err := nn.NewPinball(0.1, 0.5, 0.9)
 	if err != nil {
@@ -234,11 +233,11 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestGolden compares outputs, losses, the gradient, and the weights after 1 and 20 Adam
-// steps with those of PyTorch. The tolerance is 1e-4 of each tensor's largest value. To
-// write the files, run `python3 rig/bench/engine/peer.py golden forecast/testdata`.
-// Weights differ most, because Adam's first steps move every weight by the sign of its
-// gradient, even if the gradient is almost zero.
+// TestGolden compares outputs, losses, the gradient, and the weights after 1 and 20 Adam steps
+// with those of PyTorch. The tolerance is 1e-4 of each tensor's largest value. To write the
+// files, run `python3 rig/bench/engine/peer.py golden forecast/testdata`. The weights differ
+// most, because Adam's first steps move every weight by the sign of its gradient, even if this
+// gradient is almost zero.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		file, model, loss string
@@ -338,7 +337,7 @@ func (g goldenFile) distance(t *testing.T, m *Model, prefix string, got []float3
 }
 
 // distance returns the largest difference between got and want, relative to the largest
-// value of want.
+// magnitude in want.
 func distance(got, want []float32) float64 {
 	var size, diff float64
 	for i := range want {

@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// normal accumulates the sums in the normal equations of Ridge. To save time, it avoids
-// most products of features. The products of lags are the same for all targets, and
-// products with indicators are sums of the other feature by hour of the week.
+// normal accumulates the sums in the normal equations of Ridge. To save time, it computes few
+// products of features: the products of lags are the same for all targets, and the sum of
+// products with an indicator is the sum of the other feature by hour of the week.
 type normal struct {
 	r     *Ridge
 	lasts []int
@@ -15,8 +15,8 @@ type normal struct {
 	shift float64
 	lags  []float64 // Σ of the products of lags, which all targets share
 
-	// The following fields belong to one target. Its dense columns are the lags, the features specific
-	// to the target, and the target itself.
+	// The following fields belong to one target. The dense columns are the lags, the features
+	// specific to the target, and the target itself.
 	width  int
 	origin []float64 // subtracted from each dense column
 	row    []float64
@@ -55,7 +55,7 @@ func addTo(sum []float64, v float64, x []float64) {
 	}
 }
 
-// sum computes the sums for the target that is ahead steps after the last known one.
+// sum computes the sums for the target that is ahead steps after the last known step.
 func (n *normal) sum(ahead int) {
 	lags, y, w := n.r.lags, n.width-1, n.width
 	clear(n.xx)
@@ -132,9 +132,9 @@ func (n *normal) solve(lambda float64) (linearModel, error) {
 	return m, nil
 }
 
-// products returns the sums of the products of all p features and of the target, which has
-// the last row, and the sums of the features and of the target. Only the lower triangle of
-// the products is set. The origins of the dense columns are subtracted.
+// products returns the sums of the products of all p features and the target, which has the
+// last row, and the sums of the features and the target. Only the lower triangle of the
+// products is set. The origins of the dense columns have been subtracted.
 func (n *normal) products(p int) (xx, sum []float64) {
 	dense := n.width - 1
 	xx, sum = make([]float64, (p+1)*(p+1)), make([]float64, p+1)

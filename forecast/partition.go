@@ -8,16 +8,16 @@ import (
 	"loadstar/nn"
 )
 
-// Partition divides a model's layers into shared ones, which are sent to the server, and
-// personal ones, which never leave the client.
+// Partition divides a model's layers into shared layers, which are sent to the server, and
+// personal layers, which never leave the client.
 type Partition struct {
 	name             string
 	shared, personal []nn.Layer
 }
 
-// The named partitions: everything shared, the head personal, the head and the top LSTM
-// personal, the correction personal, everything personal. Models with LSTM layers have a
-// head; dense has a correction.
+// The named partitions: everything is shared; the head is personal; the head and the top LSTM
+// are personal; the correction is personal; everything is personal. Models with LSTM layers
+// have a head; dense has a correction.
 const (
 	PartitionNone       = "none"
 	PartitionHead       = "head"
@@ -26,7 +26,7 @@ const (
 	PartitionAll        = "all"
 )
 
-// Partitions returns the names of the named partitions. No model has all of them.
+// Partitions returns the names of the named partitions. No model supports all of them.
 func Partitions() []string {
 	return []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionCorrection, PartitionAll}
 }

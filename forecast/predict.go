@@ -14,8 +14,8 @@ import (
 // One goroutine may use it at a time, for any number of clients.
 type Predictor struct {
 	net *nn.Net
-	// perTarget is the number of outputs per target, and targets the number of targets of
-	// an example. levels contains the quantiles of a pinball model, otherwise it is nil.
+	// perTarget is the number of outputs per target, and targets the number of targets of an
+	// example. levels contains the quantiles of a pinball model; for other models, it is nil.
 	perTarget, targets int
 	levels             []float64
 	point              int
@@ -33,8 +33,8 @@ func NewPredictor(m *Model, k *kernel.Set, loss nn.Loss) *Predictor {
 	return p
 }
 
-// levels returns the quantiles that a model with the given loss forecasts, and the index of
-// the point forecast, which is the quantile nearest to 0.5. They are nil and 0 if the model
+// levels returns the quantiles that a model with the given loss forecasts, and the index of the
+// point forecast, which is the quantile nearest to 0.5. The results are nil and 0 if the model
 // forecasts only points.
 func levels(loss nn.Loss) (levels []float64, point int) {
 	p, ok := loss.(*nn.Pinball)
@@ -51,7 +51,7 @@ func levels(loss nn.Loss) (levels []float64, point int) {
 }
 
 // Levels returns the quantiles that the model forecasts, in ascending order, or nil if it
-// forecasts only points. Point is the index of the point forecast.
+// forecasts only points. point is the index of the point forecast.
 func (p *Predictor) Levels() (levels []float64, point int) { return p.levels, p.point }
 
 // Predict forecasts all targets of an origin with the weights w, in kW. It writes a row for
@@ -87,7 +87,8 @@ func (p *Predictor) Predict(out []float64, w []float32, data series.Examples, la
 						return fmt.Errorf("the forecast is not a number")
 					}
 				}
-				// A network may forecast a lower value for a higher quantile.
+				// A network's value for a higher quantile may be lower than that for a lower
+				// quantile.
 				slices.Sort(row)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestPredictColumns compares the forecasts of a predictor, which reads columns of features,
-// with those of a workspace that reads rows. They must have the same bits.
+// with those of a workspace that reads rows. The forecasts must be identical bit for bit.
 func TestPredictColumns(t *testing.T) {
 	_, m, _ := scored(t, series.Layout{Lookback: 1, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}})
 	d := dataset(t, time.UTC, time.Unix(m.Start, 0), m.Load)

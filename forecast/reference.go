@@ -7,12 +7,12 @@ import (
 	"loadstar/series"
 )
 
-// Reference is a simple forecast to which errors are relative. The empty Reference means
-// Auto.
+// Reference is a simple forecast by whose error other errors are divided. The empty Reference
+// means Auto.
 type Reference string
 
 const (
-	// Auto is LastValue if one step is forecast, one step ahead, and LastWeek otherwise.
+	// Auto is LastValue if only the next step is forecast, and LastWeek otherwise.
 	Auto Reference = "auto"
 	// LastValue is the newest known load.
 	LastValue Reference = "last-value"
@@ -24,7 +24,7 @@ const (
 	LastWeek Reference = "last-week"
 )
 
-// For returns the reference for forecasts with the given layout, which is never Auto.
+// For returns the reference for forecasts with the given layout. The result is never Auto.
 func (r Reference) For(l series.Layout) Reference {
 	if r != Auto && r != "" {
 		return r
@@ -57,9 +57,9 @@ func (r Reference) check() error {
 	return fmt.Errorf("no reference %q; there are %s, %s, %s and %s", string(r), string(Auto), string(LastValue), string(LastDay), string(LastWeek))
 }
 
-// blendReference returns the reference with which forecasts of the given layout are
-// blended. It follows a change of the load within a day. Last week's load takes a week, and
-// blends with it had larger errors on validation data.
+// blendReference returns the reference with which forecasts of the given layout are blended.
+// This reference follows a change of the load within a day. Last week's load takes a week to do
+// so, and blends with it had larger errors on validation data.
 func blendReference(l series.Layout) Reference {
 	if l.Horizon == 1 && l.Targets == 1 {
 		return LastValue

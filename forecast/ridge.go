@@ -16,13 +16,13 @@ import (
 // over the examples of the training split. Every feature x is scaled to mean 0 and variance
 // 1, so that λ has the same effect on all features. b₀ is not penalised.
 //
-// Features are the last 12 loads, the target's hour and day of the week as indicators, and
-// the weather. If Rich, they are the last 24 loads, the loads at the target's clock time 2,
-// 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
-// weekend, and more of the weather.
+// The features are the last 12 loads, indicators of the target's hour and day of the week, and
+// the weather. If Rich is set, they are the last 24 loads, the loads at the target's clock time
+// 2, 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
+// weekend, and additional features of the weather.
 //
-// If only the next step is forecast, the weather is taken at the last known step. Otherwise
-// it is taken at the target, as if it had been forecast without error.
+// If only the next step is forecast, the weather is that of the last known step. Otherwise, it
+// is the weather at the target, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
 	// Lambda is λ. If it is 0, each client and target uses the value in lambdas with the
@@ -37,7 +37,7 @@ type Ridge struct {
 	x      []float64
 }
 
-// linearModel contains the coefficients b₀ and b, for unscaled features.
+// linearModel contains the coefficients b₀ and b for unscaled features.
 type linearModel struct {
 	intercept float64
 	slopes    []float64
@@ -64,7 +64,7 @@ var lambdas = []float64{1, 10, 100, 1000}
 const (
 	hours = 24
 	days  = 7
-	// saturday is the number of the first day of the weekend.
+	// saturday is the number of the first day of the weekend, counted from Monday, which is 0.
 	saturday = 5
 )
 
@@ -107,7 +107,7 @@ func (r *Ridge) Fit(c Client) error {
 	return nil
 }
 
-// best returns the number of the model with the smallest sum of absolute errors over the
+// best returns the index of the model with the smallest sum of absolute errors over the
 // examples with the given last known steps.
 func (r *Ridge) best(models []linearModel, lasts []int, ahead int) int {
 	if len(models) == 1 {
@@ -123,9 +123,9 @@ func (r *Ridge) best(models []linearModel, lasts []int, ahead int) int {
 	return slices.Index(errors, slices.Min(errors))
 }
 
-// addWeather adds features of the weather that the dataset has. They describe the last
-// known step if now is set, and otherwise the target, with the temperature of the last known
-// step for comparison.
+// addWeather adds features of the weather that the dataset has. They describe the last known
+// step if now is set. Otherwise, they describe the target, with the temperature of the last
+// known step for comparison.
 func (r *Ridge) addWeather(now bool) {
 	add := func(name string, f func(x []float64, last, step int) float64) {
 		if r.c.Frame.Known(name) {
@@ -153,8 +153,8 @@ func (r *Ridge) addWeather(now bool) {
 	}
 }
 
-// sameTime returns the feature that is the load at the target's clock time, n days earlier
-// or at the smallest multiple of that for which it is known. It looks up the positions
+// sameTime returns a feature: the load at the target's clock time n days earlier, or the
+// smallest multiple of n days earlier for which it is known. It looks up the positions only
 // once, because each step is the target of many examples.
 func (r *Ridge) sameTime(n int) feature {
 	c := r.c
@@ -209,9 +209,9 @@ func (r *Ridge) features() int {
 	return n
 }
 
-// fill computes the features for the target that is ahead steps after last: the lags from
-// the oldest, the features that are specific to the target, and the indicators. It returns
-// false if a feature is missing.
+// fill computes the features for the target that is ahead steps after last: the lags, oldest
+// first; the features that are specific to the target; and the indicators. It returns false if
+// a feature is missing.
 func (r *Ridge) fill(last, ahead int) bool {
 	step := last + ahead
 	if step < 0 || step >= len(r.cells) {

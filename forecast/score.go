@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// scoreBatch is the number of examples to forecast at a time. A larger batch would not fit
-// into the second-level cache.
+// scoreBatch is the number of examples to forecast at a time. A larger batch would not fit into
+// the L2 cache.
 const scoreBatch = 64
 
 // Scorer forecasts with a model and scores the forecasts. One goroutine may use it at a
@@ -18,19 +18,19 @@ const scoreBatch = 64
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
-	// Reference is the forecast to which the relative MAE refers. Correct makes Serve
-	// blend forecasts with the reference.
+	// Reference is the forecast to which the relative MAE refers. Correct makes Serve shift
+	// forecasts and blend them with a reference.
 	Reference Reference
 	Correct   bool
 	// Stride is the number of steps between scored origins, counted from the start of the
 	// meter's series; 0 means 1.
 	Stride int
-	// Leave, if not nil, reports whether an origin is left out of the scores.
+	// Leave, if not nil, reports whether to leave an origin out of the scores.
 	Leave func(last int) bool
 
-	// perTarget is the number of outputs per target. Among these, the output with index
-	// point is the point forecast. targets is the number of targets of an example. levels
-	// contains the quantiles of a pinball model, otherwise it is nil.
+	// perTarget is the number of outputs per target. Among these, the output with index point is
+	// the point forecast. targets is the number of targets of an example. levels contains the
+	// quantiles of a pinball model; for other models, it is nil.
 	perTarget, point, targets int
 	levels                    []float64
 
@@ -67,11 +67,10 @@ func (s *Scorer) reserve(n, targets int) {
 	s.at, s.rows = s.at[:0], s.rows[:targets*s.perTarget]
 }
 
-// Score forecasts a meter's origins in the given split with the weights w. If limit is
-// above 0 and there are more origins than that, it forecasts only limit evenly spaced
-// ones. It returns the errors in kW, and the mean loss in scaled units. The loss is NaN if
-// there are no origins. Unless each is nil, Score calls it with every forecast, in
-// chronological order.
+// Score forecasts a meter's origins in the given split with the weights w. If limit is above 0
+// and there are more than limit origins, it forecasts only limit of them, evenly spaced. It
+// returns the errors in kW, and the mean loss in scaled units. The loss is NaN if there are no
+// origins. If each is not nil, Score calls it with every forecast, in chronological order.
 func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
 	t, err := s.newTally(m, data, each)
 	if err != nil {
@@ -81,9 +80,9 @@ func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part s
 	return t.score, loss, err
 }
 
-// Serve forecasts a meter's origins in the test split as Score does, but scores the
-// forecasts that a client would use. These are blended, if Blend is set, and have
-// calibrated intervals. Both corrections start with the validation split.
+// Serve forecasts a meter's origins in the test split as Score does, but scores the forecasts
+// that a client would use. These have calibrated intervals and, if Correct is set, are shifted
+// and blended with the reference. All corrections start with the validation split.
 func (s *Scorer) Serve(w []float32, m series.Meter, data series.Examples, each func(Forecast) error) (ClientScore, float64, error) {
 	t, err := s.newTally(m, data, each)
 	if err != nil {
@@ -122,7 +121,7 @@ func (s *Scorer) newTally(m series.Meter, data series.Examples, each func(Foreca
 	return t, nil
 }
 
-// forecast forecasts the origins of a split, or limit of them, adds the forecasts to the
+// forecast forecasts the origins of a split, or only limit of them, adds the forecasts to the
 // tally, and returns the mean loss.
 func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, limit int, t *tally) (float64, error) {
 	per := data.PerOrigin()
@@ -136,7 +135,7 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 		if !s.scores(last) {
 			return nil
 		}
-		// Score only the origins in the middle of n equal stretches.
+		// Score only the origin in the middle of each of n equal stretches.
 		if origin++; origin-1 != (2*taken+1)*all/(2*n) {
 			return nil
 		}
@@ -205,7 +204,7 @@ func (s *Scorer) batch(w []float32, data series.Examples, t *tally) (float64, er
 			for q := range row {
 				row[q] = float64(data.Unscale(at, out[e*outputs+i*s.perTarget+q]))
 			}
-			// A network may forecast a lower value for a higher quantile.
+			// A network's value for a higher quantile may be lower than that for a lower quantile.
 			slices.Sort(row)
 			done += s.perTarget
 		}

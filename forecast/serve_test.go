@@ -10,7 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// quantileScorer returns a scorer of an untrained model with quantiles, and its weights.
+// quantileScorer returns a scorer for an untrained model with quantiles, and the model's
+// weights.
 func quantileScorer(t testing.TB, targets int) (*Scorer, []float32) {
 	t.Helper()
 	pinball, err := nn.NewPinball(0.1, 0.5, 0.9)
@@ -58,9 +59,9 @@ func TestServe(t *testing.T) {
 		}
 		raw, _ := got.Quantiles.Coverage(0.1, 0.9)
 		calibrated, _ := got.Calibrated.Coverage(0.1, 0.9)
-		// The median is not moved. Without blending it is below all loads, so no load is
-		// below the interval, and 90 % are not above it.
-		// The errors before blending began are still among those that set the width.
+		// The median is not moved. Without blending, it is below all loads, so no load is below
+		// the interval, and 90 % of loads are not above it. With blending, the errors from before
+		// it began are still among those that determine the width.
 		want, within := 0.9, 0.05
 		if blend {
 			want, within = 0.8, 0.12
@@ -144,7 +145,7 @@ func TestServePoints(t *testing.T) {
 	}
 }
 
-// TestReferences compares the references with the baselines of the same definition.
+// TestReferences compares the references with the baselines that have the same definition.
 func TestReferences(t *testing.T) {
 	for _, c := range []struct {
 		horizon, targets int

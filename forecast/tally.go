@@ -20,9 +20,9 @@ type ClientScore struct {
 	// Model is the score of the model's own point forecasts. It differs from Overall if
 	// forecasts are blended with the reference.
 	Model metric.Point
-	// Quantiles is the score of the model's own quantiles. Calibrated is the score after
-	// blending and calibration. Both are nil if the model forecasts only
-	// points, and Calibrated is nil if forecasts were not calibrated.
+	// Quantiles is the score of the model's own quantiles. Calibrated is the score of the
+	// quantiles after blending and calibration. Both are nil if the model forecasts only points,
+	// and Calibrated is nil if forecasts were not calibrated.
 	Quantiles, Calibrated *metric.Quantiles
 	// Reference is the forecast to which the relative MAE refers.
 	Reference Reference
@@ -30,7 +30,7 @@ type ClientScore struct {
 	Skipped int
 }
 
-// Forecast is one forecast value with the actual value.
+// Forecast is one forecast value, with the actual value.
 type Forecast struct {
 	Client   string
 	Cutoff   time.Time // the end of the newest known interval
@@ -40,7 +40,7 @@ type Forecast struct {
 	// Reference is the reference forecast, or NaN if it is unknown.
 	Reference float64
 	// Levels contains the forecasts of all quantiles, or is nil if the model forecasts only
-	// points. It is valid only until the function that gets it returns.
+	// points. It is valid only until the function that receives it returns.
 	Levels []float64
 }
 
@@ -92,9 +92,8 @@ func (t *tally) calibrate(blend bool) (err error) {
 	return err
 }
 
-// add scores the forecasts that were made when step last was the newest step with known
-// load. Rows contains one row per target, with a forecast in kW for each level in ascending
-// order.
+// add scores the forecasts that were made when step last was the newest step with known load.
+// rows contains one row per target, with a forecast in kW for each level in ascending order.
 func (t *tally) add(last int, rows []float64) error {
 	m, horizon := t.client.Meter, t.client.Frame.Layout().Horizon
 	for i, v := range rows {
@@ -139,7 +138,7 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	}
 	t.served = append(t.served[:0], rows...)
 	t.client.reference(t.blended, last, blendReference(t.client.Frame.Layout()))
-	// Record one issue in each period, like a client that makes forecasts more often.
+	// Record only one issue per period, as a client does that makes forecasts more often.
 	if period := (last + 1) / t.tracker.Every(); period != t.recorded {
 		t.recorded = period
 		t.tracker.Issue(last, t.served, t.blended)
@@ -149,7 +148,7 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	return t.served
 }
 
-// count adds a forecast of target i to the scores. Raw contains the model's own forecasts.
+// count adds a forecast of target i to the scores. raw contains the model's own forecasts.
 func (t *tally) count(i int, f Forecast, raw []float64) error {
 	s := &t.score
 	for _, p := range [...]*metric.Point{&s.Overall, &s.Steps[i]} {

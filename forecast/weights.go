@@ -15,7 +15,7 @@ import (
 const metaModel = "model"
 
 // WriteWeights writes the weights of the given layers as .safetensors, with PyTorch's tensor
-// names. Metadata may be nil. A weight that is not finite is an error.
+// names. metadata may be nil. A weight that is not finite is an error.
 func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metadata map[string]string) error {
 	if len(w) != m.net.Weights() {
 		return fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
@@ -45,8 +45,8 @@ func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (met
 	if len(w) != m.net.Weights() {
 		return nil, fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
 	}
-	// Allow a larger file than this model's, so that the error for a file of another model
-	// can name that model.
+	// Allow a larger file than this model's, so that the error for another model's file can name
+	// that model.
 	read, metadata, err := safetensors.Read(from, m.net.Weights()+1<<20)
 	if err != nil {
 		return nil, err

@@ -127,7 +127,7 @@ func TestReadWeightsRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteWeightsOnlyTheGiven checks for every partition that a file of the shared layers
+// TestWriteWeightsOnlyTheGiven checks for every partition that a file with the shared layers
 // contains no personal tensor.
 func TestWriteWeightsOnlyTheGiven(t *testing.T) {
 	for _, c := range []struct {

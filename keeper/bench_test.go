@@ -9,7 +9,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// preload adds members without their enrolments.
+// preload adds members and their keys without enrolling them.
 func (w *world) preload(members int) {
 	k := w.keepers[0]
 	for i := range members {

@@ -11,26 +11,26 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// tolerance is the norm that is accepted, in limits: the estimate of an update at its limit is
-// below it in all but one of ten thousand cases.
+// tolerance is the highest accepted estimate of a norm, as a multiple of the limit. The
+// estimate for an update at its limit is below it in all but one of ten thousand cases.
 const tolerance = 1.5
 
-// unlimited is the norm that is accepted where there is no limit. All sums that a plan allows are
-// below it, and a vector with a mask left in it is above.
+// unlimited is the highest accepted norm where there is no limit. The norms of all sums that a
+// plan allows are below it, and the norm of a vector that still contains a mask is above it.
 const unlimited = 1 << 60
 
-// maxChecks bounds the judged results that are stored.
+// maxChecks limits the number of judged results that are stored.
 const maxChecks = 500_000
 
-// judging is the judgement of results by their norms.
+// judging judges results by their norms.
 type judging struct {
 	*store
 	membership *membership
 }
 
 // Check estimates the norms of results from products with the run's random vectors. A result is
-// judged once: the same products have the same answer, others are refused, so a server learns one
-// bit of each.
+// judged once: the same products get the same answer, and other products are refused, so a
+// server learns one bit about each result.
 func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,8 +76,8 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 	return a, nil
 }
 
-// decides reports whether this keeper is the one that sees the products of updates. The others
-// only see products that are still masked.
+// decides reports whether this keeper is the one that sees the products of updates. The other
+// keepers see only products that are still masked.
 func (j *judging) decides(q *v1.MaskedRound) bool {
 	return string(q.Terms.Keepers[len(q.Terms.Keepers)-1]) == string(j.pin[:])
 }
@@ -136,8 +136,8 @@ func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*che
 	})
 }
 
-// estimate takes the products of the keeper's mask from those of the masked vector, and decides on
-// the result if this is the keeper for that.
+// estimate subtracts the products of the keeper's mask from those of the masked vector. If this
+// keeper decides, it also decides whether the result is accepted.
 func (j *judging) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult, c *mask.Context, key *mask.Key, directions *mask.Seed) {
 	member.Of(c, x.Result)
 	seed := key.Seed(c, mask.Nonce(x.Result.Nonce))
@@ -173,7 +173,7 @@ func (j *judging) estimate(row *checkRow, q *v1.MaskedRound, x *v1.CheckedResult
 	}
 }
 
-// judged returns what was decided on a result, or nil.
+// judged returns the stored judgement of a result, or nil.
 func (s *store) judged(q *v1.MaskedRound, r *v1.MaskedResult) (row *checkRow, err error) {
 	row = new(checkRow)
 	found := false
@@ -201,7 +201,8 @@ func productsHash(products []uint64, directions *mask.Seed) []byte {
 	return sum(b)
 }
 
-// checkRound refuses rounds that are malformed, of other days, or not for this keeper.
+// checkRound refuses rounds that are malformed, more than a day from today, of a plan that is
+// not approved, or not for this keeper.
 func (k *Keeper) checkRound(q *v1.MaskedRound) error {
 	if err := member.CheckRound(q); err != nil {
 		return refuse(ruleRequest, "%s", err)

@@ -15,7 +15,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// checked is what the server sends of a masked result. The keeper decides in a run with one.
+// checked returns what the server sends to a keeper about a masked result. The products are
+// those for the keeper's own random vectors, which are used if it is the run's only keeper.
 func (w *world) checked(k *station, q *v1.MaskedRound, p *push) *v1.CheckedResult {
 	w.t.Helper()
 	directions := w.directions(k, q)
@@ -47,7 +48,7 @@ func (w *world) ordered(q *v1.MaskedRound) (all []*station) {
 	return all
 }
 
-// check asks all keepers about results, and returns how many the last one has accepted.
+// check asks all keepers about results, and returns the number that the last keeper accepted.
 func (w *world) check(q *v1.MaskedRound, all []*push) (accepted int, err error) {
 	keepers := w.ordered(q)
 	last := keepers[len(keepers)-1]
@@ -81,7 +82,7 @@ func (w *world) check(q *v1.MaskedRound, all []*push) (accepted int, err error) 
 	return accepted, nil
 }
 
-// norm returns a random vector of a norm.
+// norm returns a random vector with the given norm.
 func (w *world) norm(length int, norm float64) []uint64 {
 	x, v, sum := make([]float64, length), make([]uint64, length), 0.0
 	for i := range x {
@@ -96,7 +97,7 @@ func (w *world) norm(length int, norm float64) []uint64 {
 
 const testLimit = 1 << 40
 
-// normRound is a round whose keeper checks norms.
+// normRound returns a round in which norms are checked.
 func (w *world) normRound(run string, round int64, length int) *v1.MaskedRound {
 	q := w.round(run, round, length)
 	q.Terms.Check, q.Limits[0].Limit = "norm", testLimit
@@ -109,7 +110,7 @@ func (w *world) pushOf(a *agent, q *v1.MaskedRound, part int64, x []uint64) *pus
 	return w.maskAgain(p, q)
 }
 
-// maskAgain masks a result whose fields have changed.
+// maskAgain masks a result again after its fields have changed.
 func (w *world) maskAgain(p *push, q *v1.MaskedRound) *push {
 	p.y = slices.Clone(p.x)
 	for i, k := range w.keepers {
@@ -125,7 +126,7 @@ func (w *world) maskAgain(p *push, q *v1.MaskedRound) *push {
 	return p
 }
 
-// TestNorms checks a thousand updates of each kind, each run with its own random vectors.
+// TestNorms checks a thousand updates of each kind. Each run has its own random vectors.
 func TestNorms(t *testing.T) {
 	const updates, runs, length = 1000, 20, 1500
 	w := newWorld(t, 40, 1, testRules())
@@ -186,7 +187,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// TestUnlimited checks that noise is refused where there is no limit, and an update is not.
+// TestUnlimited checks that even where there is no limit, noise is refused and an update is
+// not.
 func TestUnlimited(t *testing.T) {
 	w := newWorld(t, 41, 1, testRules())
 	w.fleet(6)
@@ -201,7 +203,8 @@ func TestUnlimited(t *testing.T) {
 	}
 }
 
-// TestJudgedOnce checks that a result has one answer, and that a release wants it.
+// TestJudgedOnce checks that a result is judged only once, and that a release contains only
+// accepted results.
 func TestJudgedOnce(t *testing.T) {
 	w := newWorld(t, 42, 1, testRules())
 	w.fleet(8)
@@ -241,7 +244,7 @@ func TestJudgedOnce(t *testing.T) {
 	}
 	_, err = w.open(q, append(slices.Clone(all[:7]), long))
 	want(t, err, ruleCheck)
-	// A result that was judged in another context is another result.
+	// In another context, the same result counts as another one.
 	other := proto.CloneOf(q)
 	other.Weights = "others"
 	_, err = w.open(other, all[:7])
@@ -264,7 +267,8 @@ func TestJudgedOnce(t *testing.T) {
 		_, err := k.Check(r)
 		want(t, err, name)
 	}
-	// A member that is too young is refused before its result is added to those of others.
+	// A member that is too young is refused before its result is added to those of other
+	// members.
 	young, err := w.join("young", true)
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +278,8 @@ func TestJudgedOnce(t *testing.T) {
 	want(t, err, ruleAge)
 }
 
-// TestForgets checks that judged results go with their round, and with their keys.
+// TestForgets checks that judged results are removed when their round is released or their keys
+// are erased.
 func TestForgets(t *testing.T) {
 	w := newWorld(t, 43, 1, testRules())
 	w.fleet(8)
@@ -318,8 +323,8 @@ func TestForgets(t *testing.T) {
 	rows(0)
 }
 
-// TestNearest checks that results against the others are not in the sum, and that the answer is
-// repeated after a restart.
+// TestNearest checks that results that oppose the others are not in the sum, and that the
+// answer is the same after a restart.
 func TestNearest(t *testing.T) {
 	w := newWorld(t, 44, 2, testRules())
 	w.fleet(20)
@@ -380,8 +385,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestChain checks that of two keepers one decides, and that the other one shows nothing but
-// masked products.
+// TestChain checks that only the last of three keepers decides, and that another keeper reveals
+// nothing but masked products.
 func TestChain(t *testing.T) {
 	w := newWorld(t, 45, 3, testRules())
 	w.fleet(6)
@@ -417,7 +422,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestNearestLeast checks that the minimum holds for the chosen results.
+// TestNearestLeast checks that the minimum applies to the chosen results.
 func TestNearestLeast(t *testing.T) {
 	rules := testRules()
 	rules.Least = 8

@@ -16,7 +16,7 @@ import (
 // ConfigName is the name of the file in a keeper's folder.
 const ConfigName = "keeper.yaml"
 
-// Config is the content of keeper.yaml. The tag about says what a key means, for people.
+// Config is the content of keeper.yaml. The tag about describes each key for people.
 type Config struct {
 	Fleet   string          `yaml:"fleet" about:"name of the fleet whose members' keys the keeper holds"`
 	Listen  string          `yaml:"listen" about:"address for the server"`
@@ -74,7 +74,7 @@ func ParseConfig(data []byte) (c Config, err error) {
 	return c, member.CheckRules(c.Options().Rules)
 }
 
-// Pins returns the servers that may call.
+// Pins returns the pins of the servers that may call the keeper.
 func (c *Config) Pins() (pins []member.Pin, err error) {
 	for _, s := range c.Servers {
 		p, err := member.ParsePin(s)
@@ -94,7 +94,7 @@ func (c *Config) Options() Options {
 	}
 }
 
-// SetAge sets the key age from text, which may be in days.
+// SetAge sets the value of the key age from a string, which may be in days.
 func (c *Config) SetAge(text string) error {
 	d, err := config.ParseDuration(text)
 	c.Age = config.Duration(d)

@@ -20,8 +20,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Command is what the keeper's people ask. A running keeper takes it at a socket in its folder,
-// which only the folder's owner can open.
+// Command is a command of the keeper's people. A running keeper receives it through a socket in
+// its folder, which only the folder's owner can open.
 type Command struct {
 	Do    string    `json:"do"` // invite, revoke, reset, approve, members, log or show
 	Agent string    `json:"agent,omitempty"`
@@ -32,7 +32,7 @@ type Command struct {
 	Last  int       `json:"last,omitempty"` // entries of the log
 }
 
-// Reply is the answer. Fields that the command does not ask for are empty.
+// Reply is the answer to a command. Fields that the command does not request are empty.
 type Reply struct {
 	Identity  string   `json:"identity"`
 	Code      string   `json:"code,omitempty"`
@@ -43,7 +43,7 @@ type Reply struct {
 	Error     string   `json:"error,omitempty"`
 }
 
-// Member is a member as people see it.
+// Member is a member as the keeper's people see it.
 type Member struct {
 	Agent   string    `json:"agent"`
 	Cell    int64     `json:"cell"`
@@ -93,10 +93,11 @@ const (
 	maxEntries = 100_000
 )
 
-// ServeControl takes commands until ctx ends.
+// ServeControl accepts commands until ctx ends.
 func (k *Keeper) ServeControl(ctx context.Context, dir string) error {
 	path := filepath.Join(dir, socketName)
-	// The folder's lock is held, so a socket here is of a keeper that was killed.
+	// This process holds the folder's lock, so an existing socket was left behind by a keeper
+	// that was killed.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -121,7 +122,7 @@ func (k *Keeper) ServeControl(ctx context.Context, dir string) error {
 	return service.Serve(ctx, s, time.Second, func() error { return s.Serve(l) })
 }
 
-// Ask carries out a command in the keeper of a folder, whether it runs or not.
+// Ask makes the keeper of a folder carry out a command, whether or not the keeper is running.
 func Ask(ctx context.Context, dir string, c Command) (Reply, error) {
 	if r, err := askRunning(ctx, filepath.Join(dir, socketName), c); err == nil || !errors.Is(err, errNotRunning) {
 		return r, err

@@ -22,8 +22,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// crash does something, and returns the keepers that restart after each step of it, from what was
-// on disk then.
+// crash calls do. For each step of a write in do, it returns a keeper that was started from
+// what was on disk at that step.
 func (w *world) crash(k *station, do func()) (steps []string, after []*station) {
 	w.t.Helper()
 	k.Keeper.options.gate = func(step string) {
@@ -44,8 +44,8 @@ func (w *world) crash(k *station, do func()) (steps []string, after []*station) 
 	return steps, after
 }
 
-// TestCrashRelease kills a keeper at each step of a release. Then it answers one request only, and
-// if its answer had left, the same one.
+// TestCrashRelease kills a keeper at each step of a release. After the restart, the keeper
+// answers only one request. If its answer had already left, it answers the same request.
 func TestCrashRelease(t *testing.T) {
 	w := newWorld(t, 50, 1, testRules())
 	w.fleet(8)
@@ -83,8 +83,8 @@ func TestCrashRelease(t *testing.T) {
 	}
 }
 
-// TestCrashEnrol kills a keeper at each step of an enrolment. The agent repeats it, and the
-// invitation is used once.
+// TestCrashEnrol kills a keeper at each step of an enrolment. The agent repeats the enrolment,
+// and the invitation is used only once.
 func TestCrashEnrol(t *testing.T) {
 	w := newWorld(t, 51, 1, testRules())
 	k := w.keepers[0]
@@ -114,8 +114,8 @@ func TestCrashEnrol(t *testing.T) {
 	}
 }
 
-// TestCrashCheck kills a keeper at each step of a check. The answer stays, and other products are
-// refused from the step on at which the answer is on disk.
+// TestCrashCheck kills a keeper at each step of a check. The answer stays the same, and other
+// products are refused once the answer is on disk.
 func TestCrashCheck(t *testing.T) {
 	w := newWorld(t, 52, 1, testRules())
 	w.fleet(6)
@@ -147,8 +147,8 @@ func TestCrashCheck(t *testing.T) {
 	}
 }
 
-// TestCrashRotation kills a keeper at each step of replacing its keys: none is lost, and old ones
-// go at the next start.
+// TestCrashRotation kills a keeper at each step of replacing its keys. No key is lost, and old
+// keys are removed after the next start.
 func TestCrashRotation(t *testing.T) {
 	w := newWorld(t, 53, 1, testRules())
 	w.fleet(6)
@@ -173,7 +173,7 @@ func TestCrashRotation(t *testing.T) {
 	}
 }
 
-// TestRestored restores keeper.db from backups, which have no keys.
+// TestRestored restores keeper.db from backups, which contain no keys.
 func TestRestored(t *testing.T) {
 	rules := testRules()
 	w := newWorld(t, 54, 1, rules)
@@ -223,14 +223,14 @@ func TestRestored(t *testing.T) {
 		k.open(t)
 	}
 	number := k.Statement().Number
-	// One release is missing: keys.db has it.
+	// One release is missing, but keys.db contains it.
 	restore(backups[3], true)
 	_, err := w.open(rounds[3], results[3][1:])
 	want(t, err, ruleOnce)
 	if got, err := w.open(rounds[3], results[3]); err != nil || !slices.Equal(got, plain(rounds[3], results[3])) {
 		t.Error(err)
 	}
-	// More are missing, or the keys are: nothing from before can be computed.
+	// If more releases or the keys are missing, no mask from before can be computed.
 	for _, keys := range []bool{true, false} {
 		restore(backups[1], keys)
 		for i := 1; i < 4; i++ {
@@ -262,8 +262,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestRestoredKeys restores a keeper.db that lacks releases. Agents enrol again with the keys that they
-// have, which were in those sums.
+// TestRestoredKeys restores a keeper.db that lacks releases. Agents enrol again with their old
+// keys, which were used in the missing releases.
 func TestRestoredKeys(t *testing.T) {
 	w := newWorld(t, 56, 1, killedRules())
 	k := w.keepers[0]
@@ -313,7 +313,8 @@ func TestRestoredKeys(t *testing.T) {
 	}
 }
 
-// TestDamage flips bits. The keeper does not open, or it answers as before.
+// TestDamage flips bits in the files. Either the keeper does not open, or it never gives
+// another answer than before.
 func TestDamage(t *testing.T) {
 	w := newWorld(t, 55, 1, testRules())
 	w.fleet(8)
@@ -372,11 +373,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// lastLine is what a command of the Makefile ends with.
+// lastLine is the last line that a command of the Makefile prints.
 var lastLine string
 
-// killed is the process that TestKilled kills: for each line of its input it asks its keeper for a
-// round, and prints what it gets.
+// killed is the process that TestKilled kills. For each line of its input, it asks its keeper
+// to release a round, and prints the answer.
 func killed(dir string, in io.Reader, out io.Writer) {
 	k, err := Open(dir, Options{Fleet: "fleet", Rules: killedRules()})
 	if err != nil {
@@ -411,8 +412,8 @@ func killedRules() *v1.KeeperRules {
 	return &v1.KeeperRules{Least: 5, Cell: 100, Invited: false}
 }
 
-// TestKilled kills a real process while it releases rounds, and asks the next one for the same
-// rounds with another member left out. Each round has one answer.
+// TestKilled kills a real process while it releases rounds, and asks the next process for the
+// same rounds with another member left out. Each round must have only one answer.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")

@@ -20,16 +20,16 @@ import (
 
 const (
 	maxMembers = 200_000
-	// oldestDays is how long an enrolment may have been on its way.
+	// oldestDays is the maximum number of days that an enrolment may take to arrive.
 	oldestDays = 40
 )
 
-// membership is who may be in a sum, in which cell and with which key.
+// membership determines who may be in a sum, in which cell and with which key.
 type membership struct{ *store }
 
-// Enrol adds members. Each agent has a receipt or the reason of a refusal; a refused one leaves
-// nothing behind. The first key of an agent stays: a server that could replace the keys of all
-// others could isolate one.
+// Enrol adds members. For each agent, it returns a receipt or the reason for the refusal; a
+// refused agent does not become a member. The first key of an agent stays, because a server
+// that could replace the keys of all other agents could isolate one.
 func (k *Keeper) Enrol(q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,15 +109,15 @@ func same(a, b *keyRow) bool {
 	return ok1 && ok2 && subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// admit stores a key of a new member, or of one that has none. The key is on disk before the
-// member, so a crash between the two leaves a key that nothing refers to.
+// admit stores the key of a new member, or of a member that has no key. The key is on disk
+// before the member, so a crash between the two leaves a key that nothing refers to.
 func (ms *membership) admit(agent string, old *memberRow, code member.Code, row keyRow) (m *memberRow, err error) {
 	if old == nil && len(ms.members) >= maxMembers {
 		return nil, refuse(ruleMember, "there are %d members already", len(ms.members))
 	}
 	hash := sha256.Sum256(code[:])
 	invited := ms.options.Rules.Invited && ms.options.on(ruleInvitation)
-	// The invitation proves that a member is the same after the keeper has lost its keys.
+	// After the keeper has lost its keys, the invitation proves that a member is the same one.
 	returns := old != nil && len(old.Code) > 0 && subtle.ConstantTimeCompare(old.Code, hash[:]) == 1
 	row.Serial = ms.meta.Serial + 1
 	if invited && !returns {
@@ -212,8 +212,8 @@ func (ms *membership) draw(c *change, m *memberRow) error {
 	return err
 }
 
-// move lets each member go to the cell that begins, with the probability that makes all cells
-// equally likely.
+// move moves each member to the new cell, with the probability that makes all cells equally
+// likely.
 func (ms *membership) move(c *change) (moved int, err error) {
 	if !ms.options.on(ruleCell) {
 		return 0, nil
@@ -241,7 +241,7 @@ func (ms *membership) move(c *change) (moved int, err error) {
 	return moved, nil
 }
 
-// uniform draws a number below n.
+// uniform draws a uniform random number below n.
 func (ms *membership) uniform(n int64) (int64, error) {
 	limit := ^uint64(0) - ^uint64(0)%uint64(n)
 	for {
@@ -255,7 +255,7 @@ func (ms *membership) uniform(n int64) (int64, error) {
 	}
 }
 
-// list returns all members by name.
+// list returns all members, sorted by name.
 func (ms *membership) list() []*v1.KeeperMember {
 	all := make([]*v1.KeeperMember, 0, len(ms.members))
 	for name, m := range ms.members {
@@ -265,7 +265,7 @@ func (ms *membership) list() []*v1.KeeperMember {
 	return all
 }
 
-// key returns a member's key of a day.
+// key returns a member's key for a day.
 func (ms *membership) key(agent string, day int64) (mask.Key, bool) {
 	m := ms.members[agent]
 	row, found := ms.ring.keys[agent]
@@ -275,7 +275,8 @@ func (ms *membership) key(agent string, day int64) (mask.Key, bool) {
 	return row.on(day)
 }
 
-// maskKey returns the key of a member that may be in a sum at a time, in Unix seconds.
+// maskKey returns a member's key for a day. It refuses members that may not be in a sum at the
+// time at, in Unix seconds.
 func (ms *membership) maskKey(agent string, day, at int64) (mask.Key, error) {
 	m := ms.members[agent]
 	if m == nil || m.Revoked {

@@ -19,7 +19,7 @@ import (
 
 const identityFile = "identity.pem"
 
-// Create makes a folder with a new identity. It does not replace one.
+// Create makes a folder with a new identity. It does not replace an existing identity.
 func Create(dir string) (member.Pin, error) {
 	path := filepath.Join(dir, identityFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,8 @@ func readIdentity(dir string) (ed25519.PrivateKey, error) {
 	return private, nil
 }
 
-// A statement is valid for 90 days, and renewed with a new sealing key 30 days before its end.
+// A statement is valid for 90 days, and is renewed with a new sealing key 30 days before its
+// end.
 const (
 	statementSeconds = 90 * 86400
 	renewSeconds     = 30 * 86400
@@ -86,8 +87,9 @@ func (s *store) readStatement() (err error) {
 	return err
 }
 
-// begin records a start. The epoch comes from the clock, so that a keeper that is made anew does
-// not begin at a lower one. It goes up with each start, so a server notices a copied folder.
+// begin records a start. The epoch comes from the clock, so that a keeper that is created again
+// does not begin at a lower epoch. It increases with each start, so that a server notices a
+// copied folder.
 func (k *Keeper) begin() error {
 	return k.update("start", func(c *change) error {
 		c.meta.Epoch = max(c.meta.Epoch+1, k.options.Now().UnixMilli())
@@ -95,9 +97,10 @@ func (k *Keeper) begin() error {
 	})
 }
 
-// renew makes a statement if there is none that fits. The number stays as long as the rules do and the
-// keeper has its keys, because open rounds are masked for it. If the keeper has lost its keys, the
-// number changes, and with it all masks.
+// renew makes a new statement unless the current one is still suitable. The number stays the
+// same as long as the rules do not change and the keeper has its keys, because open rounds are
+// masked for this number. If the keeper has lost its keys, the number changes, and with it all
+// masks.
 func (k *Keeper) renew() error {
 	now, number := k.options.seconds(), max(k.current.GetNumber()+1, k.options.Now().UnixMilli())
 	if s := k.current; s != nil {

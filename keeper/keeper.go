@@ -1,11 +1,12 @@
-// Package keeper is the party that holds the keys of masks. Members enrol their keys with it. It
-// releases the sum of the masks of a round once, if its own rules allow it, and never receives a
-// masked vector. With check norm it also estimates the norm of each result from 32 products of it
-// with random vectors.
+// Package keeper implements the party that holds the keys of masks. Members enrol their keys
+// with it. It releases the sum of the masks of a round once, if its own rules allow it, and
+// never receives a masked vector. With check: norm it also estimates the norm of each result
+// from 32 products of the result with random vectors.
 //
-// What it must not forget is on disk before its answer leaves: members, judged results and
-// released rounds are in keeper.db, the keys of yesterday in keys.db. A keeper that lost keys.db,
-// or was restored from a backup without it, cannot compute the masks of any earlier round.
+// What the keeper must not forget is on disk before its answer leaves: members, judged results
+// and released rounds are in keeper.db, and the keys of yesterday are in keys.db. A keeper that
+// has lost keys.db, or was restored from a backup without it, cannot compute the masks of any
+// earlier round.
 package keeper
 
 import (
@@ -28,8 +29,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Keeper is safe for concurrent use. It answers one call after the other: each exported method
-// takes the lock, and what the keeper consists of has no lock of its own.
+// Keeper is safe for concurrent use. It answers one call at a time: each exported method takes
+// the lock, and the parts of the keeper have no locks of their own.
 type Keeper struct {
 	identity ed25519.PrivateKey
 
@@ -38,7 +39,7 @@ type Keeper struct {
 	membership *membership
 	judging    *judging
 	releases   *releases
-	// deferred is what the planted mistake "record" has not written yet.
+	// deferred is the write that the planted mistake "record" postpones.
 	deferred func() error
 }
 
@@ -48,12 +49,13 @@ type Options struct {
 	Rules *v1.KeeperRules
 	// Approved is true if a plan needs the approval of the keeper's people.
 	Approved bool
-	// Daily is the number of rounds that are released in a day, over all runs.
+	// Daily is the maximum number of rounds that are released in a day, over all runs; 0 means
+	// no limit.
 	Daily int64
 	Log   *slog.Logger
 	Now   func() time.Time
 
-	// What follows is for tests.
+	// The following fields are for tests.
 
 	off    map[string]bool   // rules that are switched off
 	gate   func(step string) // is called at each write and may not return
@@ -93,14 +95,15 @@ const (
 	ruleRecord     = "record" // an answer leaves after its record; not a rule that can refuse
 )
 
-// Refusal says which rule refused a call. The call has changed nothing.
+// Refusal names the rule by which a call was refused. The call has changed nothing.
 type Refusal struct{ Rule, Reason string }
 
 func (r *Refusal) Error() string { return "rule " + r.Rule + ": " + r.Reason }
 
 func refuse(rule, format string, a ...any) error { return &Refusal{rule, fmt.Sprintf(format, a...)} }
 
-// Open opens a keeper's folder, which [Create] has made. Another process cannot open it then.
+// Open opens a keeper's folder, which [Create] has made. While it is open, no other process can
+// open it.
 func Open(dir string, o Options) (k *Keeper, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -145,14 +148,14 @@ func Open(dir string, o Options) (k *Keeper, err error) {
 	return k, k.renew()
 }
 
-// OpenSimulated is Open for a simulation, which has a gate at each write and repeats what the keeper
-// draws for itself. Only tests call it.
+// OpenSimulated is like Open, for a simulation. The keeper calls gate at each write, and draws
+// its random numbers from random, so that they can be repeated. Only tests call it.
 func OpenSimulated(dir string, o Options, gate func(step string), random io.Reader) (*Keeper, error) {
 	o.gate, o.random = gate, random
 	return Open(dir, o)
 }
 
-// Close closes the keeper's files. All writes are on disk already.
+// Close closes the keeper's files. All writes are already on disk.
 func (k *Keeper) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,8 +187,8 @@ func (k *Keeper) fresh() error {
 	return k.renew()
 }
 
-// Rotate replaces keys that are too old, and renews the statement. A keeper does this with each
-// call; one that nobody calls must do it too.
+// Rotate replaces keys that are too old, and renews the statement. The keeper does this at
+// every call, but it must also be done when nobody calls.
 func (k *Keeper) Rotate() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -238,9 +241,10 @@ func (k *Keeper) checkFleet(fleet string) error {
 	return nil
 }
 
-// directions returns the seed of a run's random vectors. It is fixed for a run, because new
-// vectors in each round would show the keeper more of the same client. Agents must not learn it:
-// one that knows the vectors can send a long update that is orthogonal to them.
+// directions returns the seed of a run's random vectors. The seed is fixed for a run, because
+// new vectors in each round would reveal more about the same client to the keeper. Agents must
+// not learn the seed, because an agent that knows the vectors can send a long update that is
+// orthogonal to them.
 func (k *Keeper) directions(run string) (s mask.Seed) {
 	h := hmac.New(sha256.New, k.ring.secret)
 	h.Write([]byte("loadstar/v1/directions\x00" + run))

@@ -14,7 +14,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// TestRelease opens rounds of two keepers, on two days, and repeats one.
+// TestRelease unmasks rounds with two keepers, on two days, and repeats one round.
 func TestRelease(t *testing.T) {
 	w := newWorld(t, 1, 2, testRules())
 	w.fleet(12)
@@ -35,7 +35,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestRules tries to get around each rule, and checks that nothing was released on the way.
+// TestRules tries to get around each rule, and checks that nothing was released in the process.
 func TestRules(t *testing.T) {
 	w := newWorld(t, 2, 1, testRules())
 	w.fleet(20)
@@ -65,7 +65,7 @@ func TestRules(t *testing.T) {
 	try(ruleDay, func(r *v1.KeeperReleaseRequest) { r.Round.Day += 2 })
 	try(ruleDay, func(r *v1.KeeperReleaseRequest) { r.Round.Day -= 2 })
 	try(ruleCheck, func(r *v1.KeeperReleaseRequest) { r.Round.Terms.Check, r.Round.Limits[0].Limit = "norm", 9 })
-	// Parts of one agent are one agent.
+	// All parts of one agent count as one agent.
 	var parts []*push
 	for i := range int64(20) {
 		parts = append(parts, w.push(w.agents[0], q, i))
@@ -86,8 +86,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestAge checks that a new member is in no sum, does not count for the quorum, and is not let in
-// by a repeated request.
+// TestAge checks that a new member is in no sum, does not count for the quorum, and that a
+// repeated request does not let it in.
 func TestAge(t *testing.T) {
 	w := newWorld(t, 3, 1, testRules())
 	w.fleet(10)
@@ -152,7 +152,8 @@ func TestRoundsCountFromOne(t *testing.T) {
 }
 
 // TestMembers checks enrolments: the first key stays, invitations are used up, a revoked member
-// is out, and a member that was reset is another one for rounds that were released before.
+// is in no sum, and a member that was reset counts as another one in rounds that were released
+// before.
 func TestMembers(t *testing.T) {
 	w := newWorld(t, 4, 1, testRules())
 	w.fleet(10)
@@ -227,8 +228,8 @@ func TestMembers(t *testing.T) {
 	want(t, err, ruleAge)
 }
 
-// TestReplaced checks that a repeated release is never computed with a key that was replaced
-// since, also if age is no rule.
+// TestReplaced checks that a repeated release is never computed with a key that has replaced
+// the original one, even without a minimum age.
 func TestReplaced(t *testing.T) {
 	rules := testRules()
 	rules.Age = 0
@@ -255,7 +256,8 @@ func TestReplaced(t *testing.T) {
 	want(t, err, ruleOnce)
 }
 
-// TestKeysGo checks that a round cannot be repeated after two days, and that no file has its keys.
+// TestKeysGo checks that a round cannot be repeated after two days, and that no file contains
+// its keys.
 func TestKeysGo(t *testing.T) {
 	w := newWorld(t, 6, 1, testRules())
 	w.fleet(10)
@@ -351,7 +353,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestCells checks that all cells are equally likely, also for members who came before a cell.
+// TestCells checks that all cells are equally likely, even for members who joined before a cell
+// existed.
 func TestCells(t *testing.T) {
 	rules := testRules()
 	rules.Cell = 10

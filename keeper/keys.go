@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/disk"
 )
 
-// The buckets of keys.db. It has nothing that a backup may contain.
+// The buckets of keys.db. A backup must not contain any of them.
 var (
 	keysBucket    = []byte("keys")
 	sealingBucket = []byte("sealing")
@@ -26,8 +26,8 @@ var (
 	lastKey       = []byte("last")
 )
 
-// lastRow announces a release before it is in keeper.db, so that a keeper.db that was restored
-// from a backup is noticed.
+// lastRow announces a release before it is in keeper.db, so that the keeper notices if
+// keeper.db was restored from a backup.
 type lastRow struct {
 	Releases int64      `json:"releases"`
 	Run      string     `json:"run"`
@@ -35,23 +35,24 @@ type lastRow struct {
 	Row      releaseRow `json:"row"`
 }
 
-// keyRow is a member's key of a day. The keys of later days follow from it.
+// keyRow is a member's key for a day. The keys of later days can be computed from it.
 type keyRow struct {
 	Serial int64  `json:"serial"`
 	Day    int64  `json:"day"`
 	Key    []byte `json:"key"`
 }
 
-// sealingRow is the private key of a statement. It opens all enrolments that were sealed with it, and
-// member keys of all later days follow from these. So it is erased like keys: a thief of it could
-// open the rounds of all days since these enrolments.
+// sealingRow is the private key of a statement. It opens all enrolments that were sealed for
+// it, and the member keys of all later days can be computed from these. It is therefore erased
+// like the member keys: a thief who has it could open the rounds of all days since these
+// enrolments.
 type sealingRow struct {
 	ID   int64  `json:"id"`
 	Key  []byte `json:"key"`
 	Used int64  `json:"used,omitempty"` // day of the first enrolment that it has opened; 0 if there is none
 }
 
-// ring holds the keys. They are in memory too, because a release needs all of them.
+// ring holds the keys. They are also in memory, because a release needs all of them.
 type ring struct {
 	path    string
 	file    *boltfile.File
@@ -142,7 +143,7 @@ func (r *ring) addSealing(row sealingRow) error {
 	return err
 }
 
-// useSealing notes that a sealing key has opened an enrolment.
+// useSealing records that a sealing key has opened an enrolment.
 func (r *ring) useSealing(id, day int64) error {
 	row := r.sealing[id]
 	if row.Used != 0 {
@@ -152,7 +153,7 @@ func (r *ring) useSealing(id, day int64) error {
 	return r.addSealing(row)
 }
 
-// on returns the key of a day.
+// on returns the key for a day.
 func (k *keyRow) on(day int64) (key mask.Key, ok bool) {
 	if day < k.Day || day-k.Day > longestAhead {
 		return key, false
@@ -164,12 +165,13 @@ func (k *keyRow) on(day int64) (key mask.Key, ok bool) {
 	return key, true
 }
 
-// longestAhead bounds the days over which a key is derived, for a keeper that was off.
+// longestAhead limits the number of days over which a key is derived after a keeper was off.
 const longestAhead = 10_000
 
-// rotate replaces all keys by those of a day, unless they are newer. bbolt leaves what it removes
-// in the file, so the keys move to a new file, and the old one is overwritten. Storage that maps
-// blocks, such as an SSD, may still have the old ones: this is a best effort.
+// rotate replaces all keys that are older than a day with those of the day. bbolt leaves
+// removed data in the file, so the keys move to a new file, and the old file is overwritten.
+// Storage that remaps blocks, such as an SSD, may still contain the old keys, so this is only a
+// best effort.
 func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string)) error {
 	old := func(k keyRow) bool { return k.Day < day }
 	over := func(s sealingRow) bool { return s.Used != 0 && s.Used < day }
@@ -200,7 +202,7 @@ func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string
 	return nil
 }
 
-// move writes what is in memory to a new file, which takes the place of the file.
+// move writes the keys in memory to a new file, which replaces the current one.
 func (r *ring) move(gate func(string)) error {
 	fresh := r.path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -213,7 +215,7 @@ func (r *ring) move(gate func(string)) error {
 	return errors.Join(r.replace(fresh, gate), r.open(r.path, nil))
 }
 
-// replace closes the file, and puts another one in its place.
+// replace closes the file, puts another one in its place, and overwrites the old one.
 func (r *ring) replace(fresh string, gate func(string)) error {
 	old, err := os.OpenFile(r.path, os.O_RDWR, 0)
 	if err != nil {
@@ -267,7 +269,7 @@ func (r *ring) announce(last lastRow) error {
 	return err
 }
 
-// erase removes all keys, also those of statements, and draws a new secret.
+// erase removes all keys, including those of statements, and draws a new secret.
 func (r *ring) erase(random io.Reader) error {
 	r.keys, r.sealing, r.last, r.secret = map[string]keyRow{}, map[int64]sealingRow{}, lastRow{}, make([]byte, 32)
 	if _, err := io.ReadFull(random, r.secret); err != nil {
@@ -276,7 +278,7 @@ func (r *ring) erase(random io.Reader) error {
 	return r.move(func(string) {})
 }
 
-// overwrite replaces the content of a file that has no name any more.
+// overwrite replaces the content of a file that no longer has a name with zeros.
 func overwrite(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -303,7 +305,8 @@ func (s *store) rotate() error {
 	return s.update("forget", func(c *change) error { return c.forget(day) })
 }
 
-// forget removes judged results whose keys are gone: their rounds cannot be released.
+// forget removes judged results whose keys no longer exist, because their rounds cannot be
+// released.
 func (c *change) forget(day int64) error {
 	b := c.tx.Bucket(checksBucket)
 	var old [][]byte

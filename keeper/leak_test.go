@@ -7,9 +7,9 @@ import (
 )
 
 // leaks reports whether the server can compute something about too few agents from what it has
-// seen of a round. It knows all of its own agents' keys and updates. Everything else is a linear
-// equation: a masked result is an update plus a mask of each keeper, an answer is a sum of masks.
-// The server learns the combinations of these in which no mask is left.
+// seen of a round. It knows all of its own agents' keys and updates. Everything else is a
+// linear equation: a masked result is an update plus a mask of each keeper, and an answer is a
+// sum of masks. The server learns the combinations of these in which no mask is left.
 func (g *game) leaks(s *seen) bool {
 	if s.plain {
 		return true
@@ -58,7 +58,8 @@ func (g *game) leaks(s *seen) bool {
 	return small(known, len(pushes), least, func(column int) string { return pushes[column].of.name })
 }
 
-// equations are rows over updates, whose columns come first, and masks.
+// equations are rows with a column for each update and each mask. The columns of the updates
+// come first.
 type equations struct {
 	columns map[string]int // of masks
 	rows    []map[int]int64
@@ -72,7 +73,7 @@ func (e *equations) mask(updates, keeper int, id string) int {
 	return e.columns[name]
 }
 
-// prime is the field in which equations are solved.
+// prime is the order of the finite field in which equations are solved.
 const prime = 1<<31 - 1
 
 func inverse(x int64) int64 {
@@ -86,7 +87,7 @@ func inverse(x int64) int64 {
 	return result
 }
 
-// subtract takes f times a row from another one.
+// subtract subtracts f times a row from another one.
 func subtract(from, row map[int]int64, f int64) {
 	for c, x := range row {
 		if y := (from[c] + (prime-f)*x) % prime; y != 0 {
@@ -100,7 +101,7 @@ func subtract(from, row map[int]int64, f int64) {
 // without returns a basis of the combinations in which no mask is left.
 func (e *equations) without(updates int) (known []map[int]int64) {
 	pivots := map[int]map[int]int64{}
-	// Answers are long and few: they come last, so that rows stay short.
+	// Answers are long and few. They come last, so that rows stay short.
 	for _, row := range e.rows {
 		for {
 			column := -1
@@ -131,7 +132,7 @@ func (e *equations) without(updates int) (known []map[int]int64) {
 }
 
 // small reports whether a combination of rows is about fewer than least agents. It reduces the
-// rows in several orders of the columns, whose first rows have the smallest supports that matter.
+// rows with the columns in several random orders, and counts the agents in each reduced row.
 func small(rows []map[int]int64, columns, least int, agent func(int) string) bool {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
@@ -173,7 +174,7 @@ func small(rows []map[int]int64, columns, least int, agent func(int) string) boo
 	return false
 }
 
-// TestSmall gives the checker equations by hand.
+// TestSmall gives the checker equations that were written by hand.
 func TestSmall(t *testing.T) {
 	name := func(c int) string { return string(rune('a' + c)) }
 	for i, x := range []struct {

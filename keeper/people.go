@@ -13,7 +13,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// What the keeper's own people do. A server cannot call these.
+// The methods in this file are for the keeper's own people. A server cannot call them.
 
 const maxCodes = 100_000
 
@@ -36,13 +36,14 @@ func (k *Keeper) Invite(uses int64, until time.Time, note string) (member.Code, 
 	})
 }
 
-// Revoke ends a membership. The agent's masks are in no sum from now on, also not in a repeated one.
+// Revoke ends a membership. From now on, the agent's masks are in no sum, not even in a
+// repeated one.
 func (k *Keeper) Revoke(agent string) error {
 	return k.changeMember("revoke", agent, func(m *memberRow) { m.Revoked = true })
 }
 
-// Reset removes the key of a member, so that it can enrol again, with an invitation if the keeper
-// wants one. Its age begins anew.
+// Reset removes the key of a member, so that it can enrol again, with an invitation if the
+// keeper requires one. Its age is then counted from the new enrolment.
 func (k *Keeper) Reset(agent string) error {
 	return k.changeMember("reset", agent, func(m *memberRow) { *m = memberRow{Cell: m.Cell} })
 }
@@ -60,7 +61,8 @@ func (k *Keeper) changeMember(kind, agent string, do func(m *memberRow)) error {
 	})
 }
 
-// Approve allows a plan, by the SHA-256 of its settled form, which names it in tasks.
+// Approve allows a plan. It is given by the SHA-256 of its settled form, which identifies it in
+// tasks.
 func (k *Keeper) Approve(plan, note string) error {
 	if plan == "" || len(plan) > member.MaxName || len(note) > member.MaxName {
 		return errors.New("want the SHA-256 of a plan")
@@ -96,7 +98,7 @@ func (k *Keeper) do(step string, change func(c *change) error) error {
 	return k.update(step, change)
 }
 
-// Members returns all members by name.
+// Members returns all members, sorted by name.
 func (k *Keeper) Members() []*v1.KeeperMember {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,7 +119,7 @@ func (k *Keeper) Log(n int) (all []Entry, err error) {
 	return all, err
 }
 
-// Statement returns the signed statement that agents get.
+// Statement returns the current statement, without its signature.
 func (k *Keeper) Statement() *v1.KeeperStatement {
 	k.mu.Lock()
 	defer k.mu.Unlock()

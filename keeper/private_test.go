@@ -25,7 +25,7 @@ var (
 	privateSeed  = flag.Uint64("first", 1, "first world of TestPrivate")
 )
 
-// tally counts what became of cases.
+// tally counts the outcomes of cases.
 type tally struct {
 	Cases   int `json:"cases"`
 	Exact   int `json:"exact"`
@@ -34,9 +34,10 @@ type tally struct {
 	Leaked  int `json:"leaked"`
 }
 
-// TestPrivate plays random rounds of random fleets under a server that lies. In each case the
-// server then asks honestly for the round: the sum must be exact, or be refused for a reason that
-// the test finds too. From all that the server has seen, a checker derives what it can compute.
+// TestPrivate plays random rounds of random fleets with a server that lies. In each case the
+// server also asks honestly for the round: the sum must be exact, or be refused for a reason
+// that the test finds too. From all that the server has seen, a checker derives what it can
+// compute.
 func TestPrivate(t *testing.T) {
 	cases := *privateCases
 	if cases == 0 {
@@ -67,7 +68,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestPrivatePlanted plants one mistake after the other. The checker must find each.
+// TestPrivatePlanted plants one mistake after another. The checker must find each of them.
 func TestPrivatePlanted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
@@ -94,7 +95,8 @@ func (a *tally) add(b tally) {
 	a.Cases, a.Exact, a.Refused, a.Wrong, a.Leaked = a.Cases+b.Cases, a.Exact+b.Exact, a.Refused+b.Refused, a.Wrong+b.Wrong, a.Leaked+b.Leaked
 }
 
-// The mistakes that agents can make. The others are rules of the keeper.
+// The mistakes that agents can make. The other planted mistakes are rules that the keeper does
+// not apply.
 const (
 	plantNonce = "nonce" // an agent that has trained again masks with the nonce it has used
 	plantPlain = "plain" // an agent that hears of a refusal sends its update without masks
@@ -176,7 +178,8 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	return g
 }
 
-// turn plays a case: agents train, the server lies or does not, and asks.
+// turn plays a case: agents train, and the server asks honestly for the round. It may lie
+// before and after that.
 func (g *game) turn() {
 	g.tally.Cases++
 	if g.rng.IntN(10) == 0 {
@@ -228,7 +231,7 @@ func (g *game) train(s *seen) (all []*push) {
 	return all
 }
 
-// finish asks honestly, and compares with what should happen.
+// finish asks honestly for a round, and compares the outcome with the expected one.
 func (g *game) finish(s *seen, all []*push) {
 	r := request(s.q, all)
 	rule := g.expect(s, r)
@@ -262,14 +265,15 @@ func (g *game) finish(s *seen, all []*push) {
 	g.tally.Exact++
 }
 
-// wrong counts a mistake. With a planted one, more follow from it.
+// wrong counts a wrong outcome. A planted mistake may cause wrong outcomes, so without one the
+// test fails.
 func (g *game) wrong(format string, a ...any) {
 	if g.tally.Wrong++; g.plant == "" {
 		g.t.Errorf(format, a...)
 	}
 }
 
-// expect returns the rule that must refuse an honest request, or nothing.
+// expect returns the rule by which an honest request must be refused, or an empty string.
 func (g *game) expect(s *seen, r *v1.KeeperReleaseRequest) string {
 	key := requestKey(r)
 	for i, k := range g.keepers {
@@ -306,7 +310,7 @@ func requestKey(r *v1.KeeperReleaseRequest) string {
 	return string(b)
 }
 
-// ask asks a keeper, and remembers what it says.
+// ask asks a keeper for a release, and records its answer.
 func (g *game) ask(keeper int, s *seen, r *v1.KeeperReleaseRequest) ([]uint64, error) {
 	masks, err := g.keepers[keeper].release(r)
 	if err != nil {
@@ -336,7 +340,7 @@ func maskID(q *v1.MaskedRound, r *v1.MaskedResult) string {
 	return string(append(c.Append(nil), r.Nonce...))
 }
 
-// lie makes requests that no honest server makes, and returns the round that they are about.
+// lie makes requests that no honest server makes, and returns the round that they concern.
 func (g *game) lie(s *seen, all []*push) *seen {
 	if len(all) == 0 || len(g.victims) == 0 {
 		return nil
@@ -412,8 +416,8 @@ func (g *game) pretend(q *v1.MaskedRound) {
 	}
 }
 
-// cells returns the results of the first keeper's cells in which the server's own are the largest
-// part.
+// cells returns the results of those cells of the first keeper in which the server's own agents
+// have the largest share.
 func (g *game) cells(all []*push) (those []*push) {
 	cell, honest, members := map[string]int64{}, map[int64]int{}, map[int64]int{}
 	for _, m := range g.keepers[0].Members() {
@@ -450,8 +454,8 @@ func (g *game) earlier(run string, s *seen) *seen {
 	return nil
 }
 
-// kill kills one keeper at a random step of a release. What the server has of the answer depends
-// on the step. Then the keeper starts again, and the server asks for others.
+// kill kills one keeper at a random step of a release. Whether the server has the answer
+// depends on the step. Then the keeper starts again, and the server asks for other results.
 func (g *game) kill(s *seen, all, without []*push) *seen {
 	i := g.rng.IntN(len(g.keepers))
 	k := g.keepers[i]
@@ -471,7 +475,8 @@ func (g *game) kill(s *seen, all, without []*push) *seen {
 			_, _ = g.ask(j, s, request(s.q, all)) // the server tries
 		}
 	}
-	// The process is dead after the step, so its answer exists only if it died later.
+	// The process counts as killed at the step, so the server has the answer only if that is the
+	// step of the answer.
 	if masks, err := k.release(request(s.q, all)); err == nil && died == "answer" {
 		_ = masks
 		s.answered(i, request(s.q, all))
@@ -487,7 +492,8 @@ func (g *game) kill(s *seen, all, without []*push) *seen {
 	k.dir = dir
 	k.open(g.t)
 	if s.first[i] == "" && died != "before announcement" && g.plant != ruleRecord {
-		// The release may be on disk without having left: then only its request is answered.
+		// The release may be on disk although the answer has not left. In this case, only the
+		// same request is answered.
 		if row, err := k.released(s.q.Run, s.q.Round); err == nil && row != nil {
 			s.first[i] = requestKey(request(s.q, all))
 		}

@@ -14,16 +14,16 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// releases has the rules for the sums of masks.
+// releases contains the rules for the sums of masks.
 type releases struct {
 	*store
 	membership *membership
 	judging    *judging
 }
 
-// Release returns the sum of the masks of a round. The first request that the rules allow is the
-// only one that is ever answered for its round, and its record is on disk before the answer
-// leaves. A repeated request has the same bytes or is refused.
+// Release returns the sum of the masks of a round. The first request that the rules allow is
+// the only one that is ever answered for its round, and its record is on disk before the answer
+// leaves. A repeated request gets the same bytes or is refused.
 func (k *Keeper) Release(q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,7 +70,7 @@ func (k *Keeper) answer(q *v1.KeeperReleaseRequest, masks []byte, chosen []int64
 	return a
 }
 
-// checkRequest refuses what is malformed.
+// checkRequest refuses malformed requests.
 func (k *Keeper) checkRequest(q *v1.KeeperReleaseRequest) error {
 	if err := k.checkRound(q.GetRound()); err != nil {
 		return err
@@ -108,8 +108,8 @@ func requestHash(c *mask.Context, q *v1.KeeperReleaseRequest) []byte {
 	return sum(b)
 }
 
-// again repeats a released round. A member that is gone, that has another key, or that was too
-// young at the time, makes the sum another one: then there is no answer any more.
+// again repeats the answer for a released round. It refuses if a member has gone, has another
+// key, or was too young at the time, because the sum would then be different.
 func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte, row *releaseRow) (*v1.KeeperReleaseResponse, error) {
 	if string(row.Request) != string(hash) {
 		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round+1, q.Round.Run)
@@ -125,8 +125,8 @@ func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte,
 	return k.answer(q, masks, row.Chosen), nil
 }
 
-// keysOf returns the keys of the results, and the number of distinct agents. At is when the
-// round was released.
+// keysOf returns the keys of the results, and the number of distinct agents. at is the time of
+// the release.
 func (rs *releases) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Key, agents int64, err error) {
 	keys = make([]mask.Key, len(q.Results))
 	for i, r := range q.Results {
@@ -142,7 +142,7 @@ func (rs *releases) keysOf(q *v1.KeeperReleaseRequest, at int64) (keys []mask.Ke
 	return keys, agents, nil
 }
 
-// allow applies the rules to a round that was not released.
+// allow applies the rules to a round that has not been released.
 func (rs *releases) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64) ([]mask.Key, int64, error) {
 	newest, err := rs.newest(q.Round.Run)
 	if err != nil {
@@ -170,8 +170,8 @@ func (rs *releases) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64
 	return keys, agents, err
 }
 
-// quorum refuses a sum that has less than the quorum of one of its cells. Members that are too
-// young do not count.
+// quorum refuses a sum that contains less than the quorum of one of its cells. Members that are
+// too young do not count.
 func (rs *releases) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 	if !rs.options.on(ruleQuorum) {
 		return nil
@@ -215,8 +215,9 @@ func (rs *releases) allJudged(q *v1.KeeperReleaseRequest, c *mask.Context) error
 	})
 }
 
-// choose returns the places of the three quarters of the results whose sketches are nearest to
-// the median sketch, ascending, or nothing if the plan takes all.
+// choose returns, in ascending order, the positions of the three quarters of the results whose
+// sketches are nearest to the median sketch. It returns nil if the plan uses all results, or if
+// another keeper decides.
 func (rs *releases) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err error) {
 	if q.Round.Terms.Robust != "nearest" || !rs.judging.decides(q.Round) {
 		return nil, nil
@@ -257,7 +258,8 @@ func (rs *releases) least(q *v1.MaskedRound) int64 {
 	return max(rs.current.Rules.Least, q.Terms.Least)
 }
 
-// record makes a release durable: first that it comes, in keys.db, then the release itself.
+// record makes a release durable. It first announces the release in keys.db, and then stores
+// the release itself.
 func (rs *releases) record(q *v1.MaskedRound, row *releaseRow) error {
 	last := lastRow{Releases: rs.meta.Releases + 1, Run: q.Run, Round: q.Round, Row: *row}
 	rs.options.step("before announcement")
@@ -267,7 +269,7 @@ func (rs *releases) record(q *v1.MaskedRound, row *releaseRow) error {
 	return rs.update("release", func(c *change) error { return c.release(&last) })
 }
 
-// release stores a release, and forgets what was judged in its run until then.
+// release stores a release, and removes the judged results of its run up to its round.
 func (c *change) release(last *lastRow) error {
 	if day := mask.Day(c.at); c.meta.Day != day {
 		c.meta.Day, c.meta.Count = day, 0

@@ -13,8 +13,9 @@ import (
 	"loadstar/fed/member"
 )
 
-// TestSealingKeyGoes checks that a recorded enrolment cannot be opened with what is in the keeper's
-// folder two days later: the member's keys of all days follow from it.
+// TestSealingKeyGoes checks that a recorded enrolment cannot be opened with the content of the
+// keeper's folder two days later, because the member's keys of all later days can be computed
+// from the enrolment.
 func TestSealingKeyGoes(t *testing.T) {
 	w := newWorld(t, 61, 1, testRules())
 	k := w.keepers[0]

@@ -22,12 +22,13 @@ const (
 	maxRequest    = 64 << 20
 	maxHeader     = 16 << 10
 	shutdownGrace = 10 * time.Second
-	// connections limits what strangers can hold open. They are closed at the handshake.
+	// connections limits the connections that strangers can hold open. Their connections are
+	// closed at the handshake.
 	connections = 64
 )
 
-// Serve answers servers with one of the pins, until ctx ends. Callers without one do not get past
-// the TLS handshake.
+// Serve answers servers that have one of the pins, until ctx ends. Other callers do not get
+// past the TLS handshake.
 func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin) error {
 	settings, err := mtls.Pinned(k.identity, func(pin [32]byte) bool { return slices.Contains(servers, pin) })
 	if err != nil {
@@ -48,14 +49,15 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 	return service.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
 }
 
-// Handler answers whoever calls it. It is for Serve, and for simulations, which have no network.
+// Handler returns a handler that answers every caller. It is for Serve, and for simulations,
+// which have no network.
 func (k *Keeper) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(v1.NewKeeperServiceHandler(calls{k}, connect.WithReadMaxBytes(maxRequest)))
 	return mux
 }
 
-// calls is the KeeperService.
+// calls implements the KeeperService.
 type calls struct{ k *Keeper }
 
 func (s calls) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error) {
@@ -74,7 +76,7 @@ func (s calls) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.Keepe
 	return answered(s.k, "release", q, s.k.Release)
 }
 
-// answered calls a method, and turns its error into one for the wire.
+// answered calls a method, and converts its error to one that the caller may see.
 func answered[Q, A any](k *Keeper, call string, q *Q, do func(*Q) (*A, error)) (*A, error) {
 	a, err := do(q)
 	if err == nil {

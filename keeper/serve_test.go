@@ -81,7 +81,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestControl carries out commands in a folder without a running keeper, and with one.
+// TestControl carries out commands in a folder without a running keeper, and in one with a
+// running keeper.
 func TestControl(t *testing.T) {
 	if testing.Short() {
 		t.Skip("listens on a socket")

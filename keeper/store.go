@@ -28,7 +28,7 @@ var (
 	metaKey        = []byte("meta")
 )
 
-// meta has what is true of the whole keeper.
+// meta contains the data about the keeper as a whole.
 type meta struct {
 	Fleet     string `json:"fleet"`
 	Epoch     int64  `json:"epoch"`
@@ -74,8 +74,8 @@ type checkRow struct {
 	reduced  []uint64
 }
 
-// Entry is an entry of the keeper's log. Each has the hash of the one before it, so a copy that
-// lacks one can be told.
+// Entry is an entry of the keeper's log. Each entry contains the hash of the one before it, so
+// that a missing entry is detected.
 type Entry struct {
 	Number   int64     `json:"number"`
 	At       time.Time `json:"at"`
@@ -84,7 +84,7 @@ type Entry struct {
 	Previous []byte    `json:"previous,omitempty"`
 }
 
-// state is what is read from keeper.db when it is opened.
+// state is the data that is read from keeper.db when it is opened.
 type state struct {
 	meta    meta
 	members map[string]*memberRow
@@ -92,7 +92,7 @@ type state struct {
 	current *v1.KeeperStatement
 }
 
-// store has what the keeper must not forget, on disk and in memory.
+// store holds what the keeper must not forget, on disk and in memory.
 type store struct {
 	options Options
 	pin     member.Pin
@@ -139,9 +139,10 @@ func (s *store) load() error {
 	return s.readStatement()
 }
 
-// repeat compares keeper.db with the release that keys.db announces. If it is the next one, the
-// keeper died between the two writes. If keeper.db lacks more than that, it was restored from a
-// backup: then all keys go, because nobody knows what was released with them.
+// repeat compares keeper.db with the release that keys.db announces. If only this release is
+// missing, the keeper died between the two writes, so repeat stores the release. If keeper.db
+// lacks more than that, it was restored from a backup. All keys are then erased, because nobody
+// knows what was released with them.
 func (s *store) repeat() error {
 	last := s.ring.last
 	switch missing := last.Releases - s.state.meta.Releases; {
@@ -206,7 +207,7 @@ type change struct {
 	at      time.Time
 }
 
-// update makes a change and its log entry durable. Step names it for crash tests.
+// update makes a change and its log entry durable. step names the change for crash tests.
 func (s *store) update(step string, do func(c *change) error) error {
 	c := &change{meta: s.state.meta, members: map[string]*memberRow{}, checks: s.state.checks, at: s.options.Now().UTC()}
 	s.options.step("before " + step)
@@ -240,7 +241,7 @@ func (s *store) update(step string, do func(c *change) error) error {
 	return nil
 }
 
-// log adds an entry to the log, in the same transaction as what it tells.
+// log adds an entry to the log, in the same transaction as the change that the entry describes.
 func (c *change) log(kind, format string, a ...any) error {
 	c.meta.Log++
 	e := Entry{Number: c.meta.Log, At: c.at, Kind: kind, Text: fmt.Sprintf(format, a...), Previous: c.meta.Head}
@@ -263,7 +264,7 @@ func checkKey(q *v1.MaskedRound, r *v1.MaskedResult) []byte {
 	return binary.BigEndian.AppendUint64(append(roundKey(q.Run, q.Round), runKey(r.Agent)...), uint64(r.Part))
 }
 
-// newest returns the newest round of a run that was released, or -1.
+// newest returns the newest released round of a run, or -1.
 func (s *store) newest(run string) (round int64, err error) {
 	round = -1
 	prefix := runKey(run)

@@ -22,7 +22,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// world has keepers, and agents that are members of all of them.
+// world contains keepers, and agents that are members of all of them.
 type world struct {
 	t       testing.TB
 	rng     *rand.Rand
@@ -45,7 +45,7 @@ type agent struct {
 	day     int64 // of the keys
 }
 
-// random makes what a keeper draws repeatable.
+// random is a source of a keeper's random numbers that can be repeated.
 type random struct{ *rand.ChaCha8 }
 
 func (r random) Read(b []byte) (int, error) { return r.ChaCha8.Read(b) }
@@ -95,7 +95,7 @@ func (s *station) close() {
 	_ = os.RemoveAll(s.dir) // the test's folder goes too
 }
 
-// copyTo copies the files as they are, which is what a crash leaves of them.
+// copyFolder copies files in their current state, which is what a crash leaves of them.
 func copyFolder(t testing.TB, from, to string) {
 	t.Helper()
 	all, err := os.ReadDir(from)
@@ -116,7 +116,8 @@ func copyFolder(t testing.TB, from, to string) {
 	}
 }
 
-// join enrols an agent with all keepers. Codes are given out by the keepers' people.
+// join enrols an agent with all keepers. If invited is set, each keeper's people first give it
+// an invitation.
 func (w *world) join(name string, invited bool) (*agent, error) {
 	a := &agent{name: name, day: mask.Day(w.clock)}
 	for _, k := range w.keepers {
@@ -156,7 +157,7 @@ func (s *station) enrolOne(name string, key *mask.Key, day int64, code member.Co
 	return a.Receipts[0], nil
 }
 
-// fleet makes n members that are old enough.
+// fleet adds n members that are old enough to be in a sum.
 func (w *world) fleet(n int) {
 	w.t.Helper()
 	for i := range n {
@@ -190,7 +191,7 @@ type push struct {
 	y  []uint64
 }
 
-// mask hides x for a round, as an agent does.
+// mask masks x for a round, as an agent does.
 func (w *world) mask(a *agent, q *v1.MaskedRound, part int64, nonce mask.Nonce, x []uint64) *push {
 	p := &push{MaskedResult: &v1.MaskedResult{Agent: a.name, Part: part, Clients: 1 + w.rng.Int64N(3), Nonce: nonce[:]}, of: a, x: x, y: slices.Clone(x)}
 	for i, k := range w.keepers {
@@ -218,7 +219,7 @@ func (w *world) push(a *agent, q *v1.MaskedRound, part int64) *push {
 	return w.mask(a, q, part, n, x)
 }
 
-// request asks for the masks of results.
+// request returns a request for the masks of results.
 func request(q *v1.MaskedRound, all []*push) *v1.KeeperReleaseRequest {
 	r := &v1.KeeperReleaseRequest{Round: q}
 	for _, p := range all {
@@ -230,7 +231,7 @@ func request(q *v1.MaskedRound, all []*push) *v1.KeeperReleaseRequest {
 	return r
 }
 
-// release asks a keeper, and checks the signature.
+// release sends a request to a keeper, and checks the signature of the answer.
 func (s *station) release(q *v1.KeeperReleaseRequest) ([]uint64, error) {
 	a, err := s.Release(proto.CloneOf(q))
 	if err != nil {
@@ -250,7 +251,8 @@ func numbers(b []byte) []uint64 {
 	return v
 }
 
-// open asks all keepers for the masks of a round, and takes them from the sum.
+// open asks all keepers for the masks of a round, and subtracts them from the sum of the
+// results.
 func (w *world) open(q *v1.MaskedRound, all []*push) ([]uint64, error) {
 	total := make([]uint64, q.Length)
 	for _, p := range all {
@@ -282,7 +284,7 @@ func plain(q *v1.MaskedRound, all []*push) []uint64 {
 	return total
 }
 
-// want fails unless err is a refusal by a rule.
+// want fails unless err is a refusal by the given rule.
 func want(t testing.TB, err error, rule string) {
 	t.Helper()
 	refused := (*Refusal)(nil)
@@ -302,7 +304,7 @@ func testRules() *v1.KeeperRules {
 	return &v1.KeeperRules{Least: 5, Quorum: 700, Cell: 100, Age: 86400, Invited: true}
 }
 
-// checkNoKeys searches the folder for the members' keys of a day.
+// checkNoKeys checks that no file in the folder contains the members' keys for a day.
 func (s *station) checkNoKeys(t testing.TB, agents []*agent, day int64) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"))

@@ -38,7 +38,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// TestWiringErrors checks what the errors say about blocks that name their inputs.
+// TestWiringErrors checks the error messages for blocks that name their inputs.
 func TestWiringErrors(t *testing.T) {
 	a, b := nn.Linear{Name: "a", Out: 2}, nn.Linear{Name: "b", Out: 3, From: []string{"a", "input"}}
 	for _, c := range []struct {
@@ -67,8 +67,8 @@ func TestWiringErrors(t *testing.T) {
 	}
 }
 
-// TestGraph checks the layers, the positions of the weights and the count of operations of a
-// network with a sum and layers that read several blocks.
+// TestGraph checks the layers, the positions of the weights and the number of operations of a
+// network that has a sum, and layers that read several blocks.
 func TestGraph(t *testing.T) {
 	net := build(t, "residual")
 	var names []string
@@ -97,8 +97,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestConcatenation checks that a layer over several blocks gives the same as one over a
-// block that already is their concatenation, for one window and for a batch.
+// TestConcatenation checks that a layer over several blocks gives the same results as a layer
+// over one block that already is their concatenation, for one window and for a batch.
 func TestConcatenation(t *testing.T) {
 	whole, err := nn.Build(1, 30, nn.Linear{Name: "y", Out: 3})
 	if err != nil {
@@ -132,7 +132,7 @@ func TestConcatenation(t *testing.T) {
 }
 
 // TestRandomGraphs compares outputs and gradients of random graphs with the reference, so that
-// every order of readers of a block occurs.
+// all orders of a block's readers are tested.
 func TestRandomGraphs(t *testing.T) {
 	graphs := 40
 	if testing.Short() {

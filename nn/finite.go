@@ -20,10 +20,10 @@ func NotFinite(x []float32) int {
 
 const exponent = 0x7f800000 // all its bits are set only in NaN and infinity
 
-// suspect reports whether any number in x is not finite. Weights are checked whenever a
-// client has trained, so suspect must be fast. It checks two numbers at a time and branches
-// once. Adding one to an exponent whose bits are all set carries into the sign bit, which
-// was cleared before.
+// suspect reports whether any number in x is not finite. Weights are checked whenever a client
+// has trained, so suspect must be fast. It checks two numbers at a time and branches once.
+// Adding one to an exponent whose bits are all set causes a carry into the sign bit, which has
+// been cleared.
 func suspect(x []float32) bool {
 	const (
 		mask = exponent<<32 | exponent

@@ -129,9 +129,9 @@ func (n *Net) append(s stage, from []int, layers, tensors map[string]bool) error
 	return nil
 }
 
-// plan decides what each stage does with the gradients of its inputs, and which memory the
-// nodes use. The backward pass goes from the last stage to the first, so the last reader of
-// a node is the first to write its gradient.
+// plan determines what each stage does with the gradients of its inputs, and which memory the
+// nodes use. The backward pass goes from the last stage to the first, so the last reader of a
+// node is the first to write its gradient.
 func (n *Net) plan() {
 	begun := make([]bool, len(n.nodes))
 	for i := len(n.stages) - 1; i >= 0; i-- {

@@ -53,8 +53,8 @@ func (l *linear) flops(gradients []gradient) (forward, backward int) {
 	return forward, backward
 }
 
-// transposes reports whether the layer is wide enough to pay for the transposition of its
-// inputs.
+// transposes reports whether the layer is wide enough for the transposition of its inputs to be
+// worthwhile.
 func (l *linear) transposes() bool { return l.out >= kernel.Lanes }
 
 func (l *linear) newTape(maxBatch int) tape {

@@ -104,7 +104,7 @@ func (l *lstm) tapeFloats() (column, once int64) {
 	return column, 4 * width * (1 + in + width)
 }
 
-// lstmTape contains the results of a pass, step after step, and buffers.
+// lstmTape contains the results of a pass, one step after the other, and buffers.
 type lstmTape struct {
 	*lstm
 	z        []float32 // steps × 4H × n: activations, then their gradients

@@ -67,11 +67,11 @@ func (l Layer) Len() int {
 // block before it, or the network's input if it is the first, unless its field From names
 // other blocks.
 type Block interface {
-	// wiring returns the block's name, and the names of the blocks that it reads or nil if
-	// it reads the one before it.
+	// wiring returns the block's name and the names of the blocks that it reads. The latter are
+	// nil if it reads the block before it.
 	wiring() (name string, from []string)
-	// build returns the stages that compute the block for inputs with the given numbers of
-	// rows. The first stage reads all inputs, and each later one reads the one before it.
+	// build returns the stages that compute the block for inputs with the given numbers of rows.
+	// The first stage reads all inputs, and each of the others reads the stage before it.
 	build(lookback int, rows []int) ([]stage, error)
 }
 
@@ -121,7 +121,7 @@ type Net struct {
 	weights                   int
 }
 
-// These limits of a network's size are far above the needs of load forecasting, and small
+// These limits on a network's size are far above the needs of load forecasting, and small
 // enough that no size overflows on a 32-bit machine.
 const (
 	maxWidth   = 1 << 14

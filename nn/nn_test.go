@@ -196,8 +196,8 @@ func TestNoAllocations(t *testing.T) {
 	})
 }
 
-// TestPredictInAnyCompany checks that a window's outputs do not depend on the other windows
-// in the batch or on the size of the workspace.
+// TestPredictInAnyCompany checks that a window's outputs depend neither on the other windows in
+// the batch nor on the size of the workspace.
 func TestPredictInAnyCompany(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w, x, _ := setup(net, 33)

@@ -34,16 +34,16 @@ type tape interface {
 }
 
 // gradient is what a stage does with the gradient of one of its inputs. It is fixed when the
-// network is built. So the gradients of a node with several readers are always added in the
-// same order, from the last reader to the first, and need not be cleared before.
+// network is built, so the gradients of a node with several readers are always added in the
+// same order, from the last reader to the first, and need not be cleared beforehand.
 type gradient uint8
 
 const (
 	skipped gradient = iota // nothing: the input is that of the network
 	written                 // the stage is the first to write it in a backward pass
 	added                   // a later stage has written it
-	// reused means that the gradient of the stage's output becomes that of the input. They
-	// share memory, so the stage does nothing or changes dout.
+	// reused means that the gradient of the stage's output becomes that of the input. They share
+	// memory, so the stage either does nothing or changes dout in place.
 	reused
 )
 
@@ -55,7 +55,7 @@ func (g gradient) start() kernel.Start {
 	return kernel.Zero()
 }
 
-// put adds d to dst or copies it there.
+// put adds d to dst, or overwrites dst with d.
 func (g gradient) put(k *kernel.Set, dst, d []float32) {
 	switch g {
 	case written:
@@ -70,9 +70,9 @@ type node struct {
 	rows int
 	x    []float32 // rows × n
 	d    []float32 // the gradient of x; nil for the network's input
-	// xt is the transpose of x, or nil if no layer needs it. With xt, linear layers compute
-	// the gradient of their weights with MatMul instead of dot products. For a short batch,
-	// dot products spend more time on adding lanes than on multiplying.
+	// xt is the transpose of x, or nil if no layer needs it. With xt, linear layers compute the
+	// gradient of their weights with MatMul instead of dot products. For a small batch, dot
+	// products spend more time on adding lanes than on multiplying.
 	xt         []float32
 	transposed bool // xt is the transpose of the current x
 }
@@ -95,8 +95,8 @@ func ones(n int) []float32 {
 	return x
 }
 
-// rowSums writes the sums of the rows of x over segs consecutive matrices, by multiplying
-// with a row of ones.
+// rowSums writes the sums of the rows of x over segs consecutive matrices. It multiplies them
+// by a row of ones.
 func rowSums(k *kernel.Set, dst, x, ones []float32, rows, n, segs int) {
 	k.MatMulT(rows, 1, n, segs, x, n, rows*n, ones, n, 0, dst, 1, false)
 }

@@ -100,7 +100,7 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 		batch := min(ws.batch, len(x)/window)
 		n := 1
 		if alone {
-			copy(ws.x, x) // a plain vector, which the kernels multiply without padding
+			copy(ws.x, x) // a single vector, which the kernels multiply without padding
 		} else {
 			ws.transpose(x[:batch*window])
 			n = padded(batch)
@@ -123,10 +123,10 @@ func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	return ws.ColumnsGradient(g, w, y, loss)
 }
 
-// Columns returns the input buffer for the next call of a method for columns. The caller
-// writes example e of the batch to column e. There is a row for each step and input, in the
-// order of a window, and rows are stride floats apart. Writing columns directly avoids the
-// transposition in Gradient.
+// Columns returns the input buffer for the next call of a method whose name begins with
+// Columns. The caller writes example e of the batch to column e. There is a row for each step
+// and input, in the order of a window, and rows are stride floats apart. Writing columns
+// directly avoids the transposition in Gradient.
 func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	if batch < 1 || batch > ws.batch {
 		panic(fmt.Sprintf("nn: %d windows for at most %d", batch, ws.batch))
@@ -187,7 +187,7 @@ func (ws *Workspace) ColumnsSlopes(w, y []float32, loss Loss) (smaller, larger i
 }
 
 // ColumnsPredict writes the outputs for the columns of the input buffer to out, row-major by
-// window. They have the same bits as those of Predict for more than one window.
+// window. They are bit-identical to the outputs of Predict for more than one window.
 func (ws *Workspace) ColumnsPredict(out, w []float32) {
 	ws.net.check(w)
 	batch, outputs := ws.columns, ws.net.outputs

@@ -6,8 +6,8 @@ import (
 )
 
 // These constants determine the largest plausible load of a client from the client's own
-// readings. They are chosen so that every reading beyond the bound is an error in the datasets
-// of real homes and buildings. In these datasets, a correct reading is at most 10 times the
+// readings. They are chosen so that, in the datasets of real homes and buildings, every reading
+// beyond the bound is an error. In these datasets, a correct reading is at most 10 times the
 // median of the daily maxima, and at most 30 times the median of the daily 90 % quantiles.
 // Homes that stood empty are exceptions, but none of them has used 15 kW.
 const (

@@ -94,7 +94,7 @@ type Instant struct {
 	Again int64 // the later of two possible instants, or 0
 }
 
-// Apart reports whether b may be the given number of seconds after i.
+// Apart reports whether b can be the given number of seconds after i.
 func (i Instant) Apart(b Instant, seconds int64) bool {
 	for _, from := range [...]int64{i.Unix, i.Again} {
 		for _, to := range [...]int64{b.Unix, b.Again} {

@@ -157,8 +157,8 @@ func TestBuilderWrongInterval(t *testing.T) {
 	}
 }
 
-// TestBuilderFold checks which instants the builder assigns to labels in the hour that
-// clocks show twice. Two rows in the hour before precede them.
+// TestBuilderFold checks which instants the builder assigns to labels in the hour that clocks
+// show twice. Every test case also has two rows in the previous hour.
 func TestBuilderFold(t *testing.T) {
 	const start, hour, quarter = int64(1e9), 3600, 900 // the first hour starts at start
 	label := func(i int64) Instant { return Instant{Unix: start + quarter*i, Again: start + hour + quarter*i} }

@@ -52,7 +52,7 @@ type Config struct {
 	Audits *audit.Auditor
 	// Listen is the address to listen on. Only loopback addresses need no token.
 	Listen string
-	// TokenFile has the token that requests must carry. It may be empty.
+	// TokenFile contains the token that requests must carry. It may be empty.
 	TokenFile string
 	// More adds handlers for other paths, and may be nil. They are protected like the others.
 	More func(*http.ServeMux)
@@ -137,7 +137,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Serve(ctx, listener)
 }
 
-// Serve is like Run, on a listener that it closes.
+// Serve is like Run, but uses the given listener, and closes it.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	limits := s.limits()
 	server := &http.Server{
@@ -150,8 +150,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 }
 
 // limits returns the limits on connections. Without a token, all callers are users of this
-// machine and count as one, so a new connection closes an older one. With a token,
-// callers that have not sent it share few connections, which close after the answer.
+// machine and count as one, so a new connection closes an older one. With a token, callers that
+// have not sent it share a few connections, which close after the response.
 func (s *Server) limits() *connlimit.Limiter {
 	c := connlimit.Config{
 		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress,

@@ -279,7 +279,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestBusy checks that the 33rd concurrent request is refused, and that the server ends.
+// TestBusy checks that the 33rd concurrent request is refused, and that the server shuts down.
 func TestBusy(t *testing.T) {
 	s, f := server(t, nil)
 	f.blocked = make(chan struct{})
@@ -327,8 +327,9 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Connections that somebody keeps open do not block others, with or without a token. With a
-// token, the connection of a stranger is closed after the answer.
+// TestHeldConnections checks that connections that somebody keeps open do not block others,
+// with or without a token. With a token, the connection of a stranger is closed after the
+// response.
 func TestHeldConnections(t *testing.T) {
 	const token = "0123456789abcdef"
 	for _, auth := range []bool{true, false} {
@@ -428,7 +429,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // TestMetricsReference checks that docs/reference/metrics.md lists every metric with its
-// labels, and the values of labels that have only a few.
+// labels, and the values of those labels that have only a few.
 func TestMetricsReference(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
@@ -514,7 +515,8 @@ func BenchmarkForecast(b *testing.B) {
 	}
 }
 
-// A client whose meter sends messages but has no reading yet is shown as receiving.
+// TestReceiving checks that a client whose meter sends messages but has no reading yet is shown
+// as receiving.
 func TestReceiving(t *testing.T) {
 	api, f := server(t, nil)
 	api.c.Intake.Add([]readings.Sample{{Client: "main-panel", At: now, Value: 1, Kind: readings.Power}}, func(error) {})

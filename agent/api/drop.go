@@ -51,7 +51,7 @@ func Drop(dir string, s Service) error {
 	return tidy(dir, at.Add(-keepDrops))
 }
 
-// tidy removes the folders of all days before a time.
+// tidy removes the folders of all days before a given time.
 func tidy(dir string, before time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

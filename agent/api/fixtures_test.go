@@ -21,8 +21,8 @@ import (
 
 var now = time.Date(2026, 10, 25, 0, 2, 4, 0, time.UTC)
 
-// fake is a service with two clients: main-panel has a forecast across a change of clocks,
-// and new has none.
+// fake is a service with two clients: main-panel has a forecast across a clock change, and new
+// has none.
 type fake struct {
 	site    live.Site
 	issued  live.Issued

@@ -20,7 +20,7 @@ import (
 	"loadstar/metric"
 )
 
-// fail answers with the problem of an error.
+// fail responds with the problem that describes an error.
 func (s *Server) fail(w http.ResponseWriter, err error) {
 	var query *queryError
 	switch {
@@ -37,7 +37,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// queryError is a wrong parameter.
+// queryError describes an invalid query parameter.
 type queryError struct{ name, message string }
 
 func (e *queryError) Error() string { return e.name + ": " + e.message }
@@ -160,7 +160,7 @@ func (s *Server) forecast(w http.ResponseWriter, r *http.Request) {
 	s.sendForecast(w, r, f)
 }
 
-// sendForecast answers with a forecast as the request asks for it.
+// sendForecast responds with a forecast in the format that the request asks for.
 func (s *Server) sendForecast(w http.ResponseWriter, r *http.Request, f *live.Issued) {
 	v, err := s.readView(r, f.Levels)
 	if err != nil {
@@ -206,8 +206,8 @@ func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	s.sendForecast(w, r, f)
 }
 
-// forecastJSON returns a forecast as JSON. Like Open-Meteo, it has a column of times and
-// columns of values.
+// forecastJSON returns a forecast as JSON. Like a response of Open-Meteo, it has a column of
+// times and columns of values.
 func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	rows := f.Rows[:min(v.steps, len(f.Rows))]
 	_, offset := time.Unix(f.Cutoff, 0).In(v.zone).Zone()
@@ -323,8 +323,8 @@ func (v view) value(r issue.Row, level int) float64 {
 	return r.Values[level] * v.factor
 }
 
-// writeCSV writes forecasts with the same columns and digits as the command loadstar
-// forecast, so both files can be compared.
+// writeCSV writes forecasts with the same columns and digits as the command loadstar forecast,
+// so that the files can be compared.
 func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 	w := csv.NewWriter(to)
 	head := []string{"unique_id", "cutoff", "ds"}

@@ -66,7 +66,7 @@ func appendList[T any](b []byte, list []T, add func([]byte, T) []byte) []byte {
 	return append(b, ']')
 }
 
-// plain is text that JSON need not escape, or null if it is empty.
+// plain is a string that needs no escaping in JSON, or null if it is empty.
 type plain string
 
 func (t plain) appendTo(b []byte) []byte {
@@ -137,8 +137,8 @@ func sendCode(w http.ResponseWriter, code int, value any) {
 	_ = json.NewEncoder(w).Encode(value) // the client has disconnected
 }
 
-// answer sends data that may be cached for some seconds, or 304 if the client already has
-// it. The ETag is a hash of the data.
+// answer sends data that may be cached for the given number of seconds, or status 304 if the
+// client already has it. The ETag is a hash of the data.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, data []byte, seconds int) {
 	sum := sha256.Sum256(append([]byte(kind), data...))
 	tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
@@ -159,7 +159,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, dat
 	}
 }
 
-// answerJSON is like answer with JSON that may be cached until the next issue.
+// answerJSON is like answer, for JSON that may be cached until the next issue.
 func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, value object) {
 	data, err := appendJSON(make([]byte, 0, 16<<10), value)
 	if err != nil {

@@ -194,7 +194,7 @@ func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
 // withOffset is the format of local times in answers.
 const withOffset = "2006-01-02T15:04:05-07:00"
 
-// The times that a request may name. A store contains no others.
+// earliest and latest bound the times that a request may name. A store contains no other times.
 var earliest, latest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // readTime reads a time with an offset, or in seconds since 1970.
@@ -306,8 +306,8 @@ func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, object{{"models", list}})
 }
 
-// ready reports whether the agent forecasts from fresh readings, and names the missing
-// clients.
+// ready reports whether the agent forecasts from fresh readings, and names the clients for
+// which it does not.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	reasons := []string{}
 	switch err := s.c.Service.Ready(); {

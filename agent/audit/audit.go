@@ -64,7 +64,7 @@ type Attack struct {
 	Updates int    `json:"updates"` // number of the newest updates that were attacked together
 	// Meaning describes in words how much the guesses reveal.
 	Meaning string `json:"meaning"`
-	// Labels describes each number, which is an hour of the day or a local time.
+	// Labels contains the hour of the day or the local time of each number.
 	Labels []string  `json:"labels"`
 	Truth  []float64 `json:"truth_kw"`
 	// Guess is the attacker's guess, and Known the guess of an attacker that knew the
@@ -83,8 +83,8 @@ type Guess struct {
 	Correlation float64   `json:"correlation"`
 }
 
-// judge compares the guesses with the truth. In 19 of 20 cases, chance alone stays below a
-// correlation of 2/√n.
+// judge compares the guesses with the truth. In 19 of 20 cases, the correlation due to chance
+// alone is below 2/√n.
 func (a *Attack) judge() {
 	for _, g := range []*Guess{&a.Guess, &a.Known, &a.Empty} {
 		g.Correlation = metric.Correlation(g.Load, a.Truth)
@@ -224,7 +224,7 @@ func (l *lab) readings() (all []target) {
 // sums contains the newest update, and the sum of all updates.
 type sums [2][]float32
 
-// updates trains the tasks with a meter's readings and the given draws. It returns the
+// updates trains for the tasks with a meter's readings and the given draws. It returns the
 // newest update and the sum of all updates.
 func (l *lab) updates(ctx context.Context, m series.Meter, draws fed.Draws) (all sums, err error) {
 	*l.draws = draws

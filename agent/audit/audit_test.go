@@ -14,8 +14,8 @@ import (
 	"loadstar/series"
 )
 
-// subject returns a client with random loads and the given number of days and updates. Its
-// plan has only calendar inputs, so other readings do not help to guess one.
+// subject returns a client with random loads and the given number of days and updates. Its plan
+// has only calendar inputs, so the other readings do not help to guess a reading.
 func subject(t *testing.T, days, steps, updates int) Subject {
 	t.Helper()
 	r := rand.New(rand.NewPCG(11, 12))
@@ -89,7 +89,7 @@ func run(t *testing.T, s Subject) map[string]Attack {
 }
 
 // TestSecretDraws checks that the attack finds single readings if the draws are public, and
-// does not if they are secret.
+// does not find them if the draws are secret.
 func TestSecretDraws(t *testing.T) {
 	s := subject(t, 300, 80, 3)
 	public := run(t, s)[Readings]
@@ -106,15 +106,16 @@ func TestSecretDraws(t *testing.T) {
 	}
 }
 
-// TestLittleData checks that an audit reveals what secret draws cannot protect, which is
-// many passes over little data.
+// TestLittleData checks that an audit reveals what secret draws cannot protect: many passes
+// over little data.
 func TestLittleData(t *testing.T) {
 	if a := run(t, secret(t, subject(t, 12, 20, 5)))[Readings]; a.Guess.Correlation < 0.5 {
 		t.Errorf("the correlation is %.3f", a.Guess.Correlation)
 	}
 }
 
-// TestOneUpdate checks that one update is attacked once, and that none is an error.
+// TestOneUpdate checks that a single update is attacked only once, and that a subject without
+// updates is an error.
 func TestOneUpdate(t *testing.T) {
 	s := subject(t, 12, 2, 1)
 	all, err := Run(t.Context(), s)

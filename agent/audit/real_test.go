@@ -14,8 +14,8 @@ import (
 	"loadstar/series/read"
 )
 
-// TestRealHomes audits real homes in a run of plans/hour-ahead.yaml with ten of them, for the
-// figures of docs/privacy.md.
+// TestRealHomes audits real homes in a run of plans/hour-ahead.yaml with ten homes.
+// docs/privacy.md contains its figures.
 func TestRealHomes(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("takes minutes; set LOADSTAR_TEST_LONG")

@@ -115,7 +115,7 @@ func ofAgent(ctx context.Context, c *config.Config, method, path string, answer 
 	return true, json.Unmarshal(text, answer)
 }
 
-// askAudit lets the running agent audit a client, and waits for the report.
+// askAudit makes the running agent audit a client, and waits for the report.
 func askAudit(ctx context.Context, c *config.Config, client string) (*audit.Report, error) {
 	var s audit.Status
 	path := "/v1/audit/" + url.PathEscape(client)
@@ -139,10 +139,11 @@ func askAudit(ctx context.Context, c *config.Config, client string) (*audit.Repo
 	}
 }
 
-// attackNames says what the attacks guess.
+// attackNames describes what the attacks guess.
 var attackNames = map[string]string{audit.Profile: "mean load by hour of the day", audit.Readings: "single readings"}
 
-// writeAudit writes a report as a table, and the curves of the attacks on most updates.
+// writeAudit writes a report as a table, and the curves of the attack on the largest number of
+// updates for each kind of number.
 func writeAudit(w io.Writer, r *audit.Report) error {
 	state := "counted by the server"
 	if r.Pending {

@@ -48,7 +48,8 @@ func TestWriteAudit(t *testing.T) {
 	}
 }
 
-// TestAskAudit asks an agent that runs. Whatever is at its address cannot control the terminal.
+// TestAskAudit asks a running agent for an audit. Whatever program is at its address cannot
+// control the terminal.
 func TestAskAudit(t *testing.T) {
 	asked := 0
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,8 +25,9 @@ import (
 // callTime is how long a command waits for a broker, a server or a running agent.
 const callTime = 15 * time.Second
 
-// Check validates the configuration, opens the model and connects to broker, server and weather service.
-// It prints what the agent would do and whether it would train the given plans. It changes nothing.
+// Check validates the configuration, opens the model, and connects to the broker, the server
+// and the weather service. It prints what the agent would do and whether it would train the
+// given plans. It changes nothing.
 func Check(ctx context.Context, o Options, plans ...string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -89,8 +90,8 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 }
 
 // checkPlan returns an error if the agent would decline a plan. It cannot check rules that
-// depend on the fleet's size or on readings, which are known only when the plan runs. What must be true
-// of the keepers of a private plan is the condition.
+// depend on the fleet's size or on readings, which are known only when the plan runs. The
+// condition describes what must be true of the keepers of a private plan.
 func checkPlan(c *config.Config, path string) (condition string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -207,8 +208,8 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 	ok("server "+i.Server(), err)
 }
 
-// Discover listens to a broker for some time. It prints the topics that look like meters,
-// with lines for agent.yaml. An empty address means the configuration's.
+// Discover listens to a broker for some time. It prints the topics that look like meters, with
+// lines for agent.yaml. If c has no address, Discover uses that of the configuration.
 func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duration) error {
 	if c.Broker == "" {
 		file, err := config.Read(o.Config, os.Environ())
@@ -226,7 +227,7 @@ func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duratio
 	return mqtt.Print(o.Out, found)
 }
 
-// Import stores prepared files in the readings of an agent that is not running.
+// Import adds the contents of prepared files to the readings of an agent that is not running.
 func Import(o Options, files []string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestCheckPrivatePlan checks that the check of a private plan names what the agent's policy asks of
-// keepers.
+// TestCheckPrivatePlan checks that the check of a private plan names what the agent's policy
+// requires of keepers.
 func TestCheckPrivatePlan(t *testing.T) {
 	dir := t.TempDir()
 	plan, path := filepath.Join(dir, "plan.yaml"), filepath.Join(dir, "agent.yaml")

@@ -27,7 +27,7 @@ import (
 	"loadstar/series/store"
 )
 
-// Options are what all commands need.
+// Options are the settings that all commands need.
 type Options struct {
 	Config string // path of agent.yaml
 	// Policy changes the policy of the configuration; each is KEY=VALUE or none.

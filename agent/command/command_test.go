@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// buffer is written by an agent while the test reads it.
+// buffer is a buffer that an agent writes while the test reads it.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -19,7 +19,7 @@ type hosting struct {
 	data, part string
 	policy     list
 	live       Options
-	// format and level are those of the log.
+	// format and level are the format and the level of the log.
 	format, level string
 }
 

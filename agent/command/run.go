@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(x.Run(ctx), x.Close())
 }
 
-// parts are the goroutines of an agent. If one fails, all end.
+// parts are the goroutines of an agent. If one of them fails, all end.
 type parts struct {
 	ctx  context.Context
 	stop context.CancelCauseFunc
@@ -137,8 +137,8 @@ func (x *Agent) intake() (*readings.Intake, error) {
 	})
 }
 
-// train takes part in the training of the server that the agent has joined. Without a server
-// the agent forecasts alone.
+// train takes part in the training of the server that the agent has joined. If it has joined no
+// server, the agent only forecasts.
 func (x *Agent) train(p *parts) {
 	log := x.o.Log
 	if x.c.Server == config.ServerNone {

@@ -94,7 +94,8 @@ func stopped(c *config.Config, o Options, offline func(*Agent) error) error {
 	return errors.Join(offline(x), x.Close())
 }
 
-// call returns false if nothing listens at the agent's address.
+// call sends a request to the running agent and copies its answer to out. It returns false if
+// nothing listens at the agent's address.
 func call(ctx context.Context, c *config.Config, method, path string, out io.Writer) (bool, error) {
 	code, text, err := request(ctx, c, method, path)
 	switch {
@@ -143,9 +144,9 @@ var direct = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// plain replaces control characters of terminals. They could be in names of releases from
-// a server, in names of models from a folder, and in the answer of another program at the
-// agent's address.
+// plain replaces terminal control characters. They could be in names of releases from a server,
+// in names of models from a folder, and in the answer of another program at the agent's
+// address.
 type plain struct{ to io.Writer }
 
 func (p plain) Write(b []byte) (int, error) {
@@ -294,7 +295,8 @@ func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
 	return err
 }
 
-// writeWeather writes how much accuracy is lost if models that were trained with weather have none.
+// writeWeather writes how much accuracy models that were trained with weather lose because they
+// receive none.
 func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 	said := map[issue.Reason][]string{}
 	for _, c := range clients {
@@ -373,11 +375,11 @@ func describeForecast(c live.ClientStatus, at live.Site) string {
 	return fmt.Sprintf("forecast from %s, %g h", time.Unix(c.Forecast.Cutoff, 0).In(at.Zone).Format("15:04"), (time.Duration(at.H) * at.Step).Hours())
 }
 
-// sourceNames has the words for sources other than models.
+// sourceNames contains the displayed names of sources other than models.
 var sourceNames = map[issue.Source]string{issue.Median: "MEDIAN OF 28 DAYS", issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
 
-// describeModel returns what made the newest forecast. Refused names a model that the
-// client rejected because its forecasts would be worse, or is empty.
+// describeModel describes what made the newest forecast. Refused names a model that the client
+// rejected because its forecasts would be worse, or is empty.
 func describeModel(c live.ClientStatus, refused string) string {
 	if c.Forecast == nil {
 		return ""

@@ -16,8 +16,8 @@ import (
 	"loadstar/forecast/issue"
 )
 
-// A program that listens in place of the agent can neither control the terminal nor send
-// the token elsewhere.
+// TestCallStranger checks that a program that listens in place of the agent can neither control
+// the terminal nor send the token elsewhere.
 func TestCallStranger(t *testing.T) {
 	token := ""
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") }))

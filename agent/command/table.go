@@ -33,14 +33,14 @@ type Command struct {
 	Name      string // with a space in it if the command is in a group
 	Arguments string // for people, such as "SERVER [TOKEN]"
 	Min, Max  int    // number of arguments; no maximum if Max is negative
-	// Short, Long and Example are the help.
+	// Short, Long and Example are the help texts.
 	Short, Long, Example string
 	Flags                func(f *flag.FlagSet)
-	// Run runs the command after its flags were parsed. It is nil for a group of commands.
+	// Run runs the command after its flags have been parsed. It is nil for a group of commands.
 	Run func(ctx context.Context, args []string) error
 }
 
-// ErrUsage is in the errors of a wrong command line.
+// ErrUsage is wrapped by the errors about an invalid command line.
 var ErrUsage = errors.New("wrong command line")
 
 type usageError struct{ error }
@@ -78,7 +78,7 @@ func (l *list) Set(text string) error {
 	return nil
 }
 
-// Type is for the library of the larger program.
+// Type implements the flag interface of the library that the larger program uses.
 func (l *list) Type() string { return "stringArray" }
 
 // configured adds the flag --config.
@@ -98,7 +98,7 @@ func (p *Program) options(o Options) Options {
 // folder is the agent's folder unless the caller names another one.
 const folder = "loadstar-agent"
 
-// hostname returns the name of the machine. Without one, operators see none.
+// hostname returns the name of the machine. If it is unknown, operators see no name.
 func hostname() string {
 	name, _ := os.Hostname()
 	return name

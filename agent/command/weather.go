@@ -24,7 +24,7 @@ func weatherService(c *config.Config) (*openmeteo.Service, openmeteo.Place, erro
 	return service, at, err
 }
 
-// checkWeather asks the service once, for a day.
+// checkWeather requests one day of weather from the service.
 func checkWeather(ctx context.Context, c *config.Config, say func(string, ...any)) error {
 	service, at, err := weatherService(c)
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"loadstar/series/store"
 )
 
-// TestWeather runs an agent that asks a service for weather: the service learns rounded
-// coordinates, a failure ends nothing, and the weather is in the store.
+// TestWeather runs an agent that requests weather from a service. It checks that the service
+// learns only rounded coordinates, that a failure does not stop the agent, and that the weather
+// reaches the store.
 func TestWeather(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs an agent")

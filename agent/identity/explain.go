@@ -20,8 +20,8 @@ import (
 // names.
 var errOtherRoot = errors.New("this server did not create the token, so the token was not sent; check the address, or get a token from the operator of this server")
 
-// explained wraps an error with a text that tells an installer what to do. Error returns
-// only the text; Unwrap returns the cause.
+// explained wraps an error with a message that tells an installer what to do. Error returns
+// only the message; Unwrap returns the cause.
 type explained struct {
 	says string
 	err  error
@@ -30,7 +30,7 @@ type explained struct {
 func (e *explained) Error() string { return e.says }
 func (e *explained) Unwrap() error { return e.err }
 
-// explain describes why a call failed. The text refused describes what to do if the server
+// explain describes why a call failed. The string refused describes what to do if the server
 // refused the call.
 func explain(doing, server string, err error, refused string) error {
 	says := why(err)
@@ -106,7 +106,7 @@ func wrongTime(c *x509.Certificate, now time.Time) error {
 	return fmt.Errorf("it expired on %s, and this machine's clock shows %s; check the clock", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
 }
 
-// certified returns the hosts for which a server's certificate is valid, as text.
+// certified returns the hosts for which a server's certificate is valid, as a string.
 func certified(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

@@ -54,8 +54,8 @@ type Identity struct {
 	renewing sync.Mutex // held during a renewal; guards the following fields
 	retry    backoff.Backoff
 	after    time.Time // time of the next attempt
-	// unasked means that the last attempt succeeded and that the server had not asked for it.
-	// If the server asks now, its issuer has changed since then, and the agent need not wait.
+	// unasked means that the last renewal succeeded and that the server had not asked for it. If
+	// the server asks now, its issuer has changed since then, so the agent need not wait.
 	unasked bool
 }
 

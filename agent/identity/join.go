@@ -141,7 +141,7 @@ func prepare(dir string, now time.Time) (old *Identity, err error) {
 	return old, errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// prove adds the proof to a request that its sender has this identity's key.
+// prove adds to a request the proof that its sender has this identity's key.
 func (i *Identity) prove(r *loadstarv1.JoinRequest) (err error) {
 	had, digest := i.current.Load(), sha256.Sum256(r.Csr)
 	r.OldCertificate = had.Leaf.Raw
@@ -159,8 +159,8 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// certificate parses the first certificate in all. It returns an error unless the
-// certificate is a client's, for the key in c, and valid now.
+// certificate parses the first certificate in all. It returns an error unless it is a client
+// certificate for the key in c that is valid now.
 func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certificate, error) {
 	if len(all) == 0 {
 		return nil, errors.New("it contains no certificate")
@@ -187,11 +187,11 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server for which only a pin is known. The pin is that of its
-// root certificate or of an issuer below the root.
+// pinned is a connection to a server for which only a pin is known. The pin is that of the
+// server's root certificate or of an issuer below the root.
 type pinned struct {
 	server, pin string
-	// The certificate with the pin, which is set once the connection is verified.
+	// root is the certificate with the pin. It is set once the connection is verified.
 	root atomic.Pointer[x509.Certificate]
 }
 

@@ -110,8 +110,8 @@ func listen(t *testing.T, config *tls.Config) *listener {
 
 func (l *listener) url() string { return "https://" + l.Addr().String() }
 
-// Join sends nothing to a server whose certificate was not issued by the token's root. It
-// therefore cannot reveal the secret.
+// TestJoinSendsNothingToOthers checks that Join sends nothing to a server whose certificate was
+// not issued by the token's root, so that it cannot reveal the secret.
 func TestJoinSendsNothingToOthers(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t).authority
@@ -161,7 +161,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// With a certificate of the real server the same listener does receive the secret. This
+	// With a certificate of the real server, the same listener does receive the secret. This
 	// shows that the test would detect a leaked secret.
 	for _, c := range []tls.Certificate{ours, with(fine, fine.Certificate[0], root)} {
 		l := listen(t, &tls.Config{Certificates: []tls.Certificate{c}, NextProtos: []string{"http/1.1"}})
@@ -337,7 +337,8 @@ func relay(t *testing.T, l net.Listener, to string) {
 	}()
 }
 
-// Join stores a certificate only if it is for the key.
+// TestJoinChecksTheAnswer checks that Join stores a certificate only if it is for the agent's
+// key.
 func TestJoinChecksTheAnswer(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t)
@@ -403,7 +404,7 @@ func TestJoinTwice(t *testing.T) {
 	wantError(t, "damaged", err, "damaged", "remove it")
 }
 
-// Join does not follow redirects with the secret.
+// TestJoinIsNotSentElsewhere checks that Join does not send the secret along redirects.
 func TestJoinIsNotSentElsewhere(t *testing.T) {
 	f := newFleet(t)
 	elsewhere := f.url
@@ -455,7 +456,8 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// Whatever names an agent requests, it gets a certificate with its own name or none.
+// TestNoOperatorForAgents checks that whatever names an agent requests, it gets a certificate
+// with its own name or none.
 func TestNoOperatorForAgents(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -512,8 +514,8 @@ func TestDamagedIdentity(t *testing.T) {
 	}
 }
 
-// An agent that joined before the file had a checksum need not join again, and its next
-// renewal adds one.
+// TestIdentityWithoutChecksum checks that an agent that joined before the file had a checksum
+// need not join again, and that its next renewal adds one.
 func TestIdentityWithoutChecksum(t *testing.T) {
 	i, dir := newFleet(t).join(t)
 	path := filepath.Join(dir, file)
@@ -539,7 +541,7 @@ func TestIdentityWithoutChecksum(t *testing.T) {
 	if text, err = os.ReadFile(path); err != nil || !note.Match(text) || o.ID() != i.ID() {
 		t.Errorf("%v\n%s", err, text)
 	}
-	// A wrong agent is detected even without a checksum.
+	// A wrong agent name is detected even without a checksum.
 	_, err = parse(file, bytes.Replace(old, []byte(i.ID()), []byte("x"), 1))
 	wantError(t, "other agent", err, "belongs to")
 }

@@ -48,8 +48,8 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 		return false, err
 	}
 	i.retry.Reset()
-	// If the server asks again at once, several servers have different issuers. A short-lived
-	// certificate would always be due, because its validity begins before its issue.
+	// A server that asks again at once means that several servers have different issuers. A
+	// short-lived certificate would always be due, because its validity begins before its issue.
 	i.after = now.Add(min(retryMost, i.Expires().Sub(now)/3))
 	i.stale.Store(false)
 	return true, nil

@@ -66,8 +66,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// A call that is in progress when the certificate is replaced succeeds. Later calls
-// present the new certificate, even while the old connection is open.
+// TestRenewBesideCalls checks that a call that is in progress when the certificate is replaced
+// succeeds. Later calls present the new certificate, even while the old connection is open.
 func TestRenewBesideCalls(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -128,15 +128,15 @@ func TestRenewConcurrently(t *testing.T) {
 	}
 }
 
-// If a renewal fails, the old pair stays in use and on disk, and the next attempt
-// succeeds.
+// TestRenewFails checks that if a renewal fails, the old pair stays in use and on disk, and the
+// next attempt succeeds.
 func TestRenewFails(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
 	other, _ := f.join(t)
 	before := i.current.Load().Leaf
 	now := soon(i)
-	// later returns the time of the next attempt, and checks that there is none before.
+	// later returns the time of the next attempt, and checks that there is none before it.
 	later := func() time.Time {
 		if renewed, err := i.RenewIfDue(t.Context(), now.Add(-time.Nanosecond)); now != soon(i) && (renewed || err != nil) {
 			t.Errorf("tried again too early: %v, %v", renewed, err)
@@ -196,8 +196,8 @@ func TestRenewFails(t *testing.T) {
 	}
 }
 
-// A renewed certificate with another agent's name is refused, even if it is for the right
-// key.
+// TestRenewKeepsTheName checks that a renewed certificate with another agent's name is refused,
+// even if it is for the right key.
 func TestRenewKeepsTheName(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -251,7 +251,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// An agent that joins again proves that it has the old key, and keeps its name.
+// TestJoinAgain checks that an agent that joins again proves that it has the old key, and keeps
+// its name.
 func TestJoinAgain(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
@@ -272,8 +273,9 @@ func TestJoinAgain(t *testing.T) {
 	}
 }
 
-// After a rotation of the root, the agent renews early and trusts both roots; after the former
-// root is retired, it still trusts the server, also after a restart.
+// TestFollowsTheRoot checks that after a rotation of the root, the agent renews early and
+// trusts both roots. After the former root is retired, it still trusts the server, even after a
+// restart.
 func TestFollowsTheRoot(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
@@ -333,7 +335,8 @@ func TestFollowsTheRoot(t *testing.T) {
 	done.Wait()
 }
 
-// The agent refuses a server with another root at the same address.
+// TestOtherServerLater checks that the agent refuses a server with another root at the same
+// address.
 func TestOtherServerLater(t *testing.T) {
 	f, other := newFleet(t), newFleet(t)
 	i, _ := f.join(t)
@@ -345,7 +348,7 @@ func TestOtherServerLater(t *testing.T) {
 	wantError(t, "another root", explain("calling", other.url, err, ""), "does not come from the root that this agent trusts")
 }
 
-// swapEnv is an environment variable with the name of a folder. If it is set, the test
+// swapEnv names an environment variable that holds the path of a folder. If it is set, the test
 // binary stores two identities alternately in that folder until it is killed.
 const swapEnv = "LOADSTAR_TEST_SWAP"
 
@@ -377,8 +380,8 @@ func swap(dir string) error {
 	}
 }
 
-// If a process is killed while it replaces the identity, the file holds one of the two
-// identities completely.
+// TestKilledWhileStoring checks that if a process is killed while it replaces the identity, the
+// file holds one of the two identities completely.
 func TestKilledWhileStoring(t *testing.T) {
 	f := newFleet(t)
 	dir := t.TempDir()
@@ -430,8 +433,8 @@ func TestKilledWhileStoring(t *testing.T) {
 	}
 }
 
-// Open refuses a truncated identity file, wherever it is cut off. It ignores all other
-// files in the folder.
+// TestTornFile checks that Open refuses a truncated identity file, wherever it is cut off. It
+// ignores all other files in the folder.
 func TestTornFile(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
@@ -485,9 +488,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// An agent that has renewed its certificate by itself a short time before follows a rotation at
-// once. If the server asks again after that, the agent waits for a third of the certificate's
-// lifetime, and at most for an hour.
+// TestFollowsARotationAtOnce checks that an agent that has recently renewed its certificate by
+// itself follows a rotation at once. If the server asks again after that, the agent waits for a
+// third of the certificate's lifetime, and at most for an hour.
 func TestFollowsARotationAtOnce(t *testing.T) {
 	for life, wait := range map[time.Duration]time.Duration{30 * time.Minute: 10 * time.Minute, 7 * 24 * time.Hour: time.Hour} {
 		f := newFleet(t)

@@ -125,7 +125,7 @@ func newHead(model, client string, made int64, from origin, c serve.Client) *hea
 	return &head{Model: model, Client: client, Made: made, Origin: from, Weights: c.Weights, Scaling: serve.EncodeScaling(c.Scaling)}
 }
 
-// putHead stores weights and returns their number.
+// putHead stores a head and returns its number.
 func putHead(tx *bolt.Tx, h *head) (uint64, error) {
 	id, err := tx.Bucket(headsBucket).NextSequence()
 	if err != nil {

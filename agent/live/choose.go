@@ -33,8 +33,8 @@ const (
 	refitSpan                 = 56 * day
 	refitRest                 = 7 * day // minimum time between two refits of a client
 	judgeRest                 = day     // time after which a comparison without a result is repeated
-	// A client without a model retries a refused one after this time. In some weeks last week's
-	// load is hard to beat, and in others it is poor.
+	// A client without a model retries a refused model after this time. In some weeks last
+	// week's load is hard to beat, and in others it is poor.
 	retryRest = testDays * day
 )
 
@@ -45,9 +45,9 @@ type job struct {
 	refit  bool
 }
 
-// chooser decides which model each client uses. It compares new models with those in use, watches
-// the models in use, and removes unused ones. The roster's lock guards it. A comparison takes a
-// long time and runs without the lock (see compare.go).
+// chooser decides which model each client uses. It compares new models with those in use,
+// watches the models in use, and removes unused ones. The roster's lock guards it. A comparison
+// takes a long time and runs without the lock (see compare.go).
 type chooser struct {
 	*roster
 	view *view

@@ -106,9 +106,9 @@ func commits(t *testing.T, s *Service) (n int) {
 	return n
 }
 
-// TestRetry checks when a client retries a model that it refused. It does so after two weeks
-// without any model, but never if somebody rolled the model back or its forecasts left the range
-// of the readings.
+// TestRetry checks when a client retries a model that it refused. It retries the model after
+// two weeks without any model, but never if somebody rolled the model back or its forecasts
+// left the range of the readings.
 func TestRetry(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -240,10 +240,10 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestIssueTime measures the CPU time of forecasts for ten clients with steps of 15
-// minutes. On an emulated small device it is the figure in the documentation. The limit is
-// a multiple of the time of a fixed loop, measured in between, because the speed of an
-// emulator depends on its host.
+// TestIssueTime measures the CPU time of forecasts for ten clients with steps of 15 minutes. On
+// an emulated small device, the measurement gives the figure in the documentation. The limit is
+// a multiple of the time of a fixed loop, measured between the forecasts, because the speed of
+// an emulator depends on its host.
 func TestIssueTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {

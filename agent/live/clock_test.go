@@ -8,8 +8,9 @@ import (
 	"loadstar/series/store"
 )
 
-// A clock that was ahead for some time and is correct again does not silence the service,
-// even after a restart, and clients resume learning from their forecasts.
+// TestClockWasAhead checks that a clock that was ahead for some time and is correct again does
+// not silence the service, even after a restart, and clients resume learning from their
+// forecasts.
 func TestClockWasAhead(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -65,9 +65,9 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 			return verdict{}, err
 		}
 	}
-	// Without weights from training, or if they lose narrowly, fit weights to the readings
-	// before the days of the comparison. Weights from training that lose by far show that
-	// the release is not what it claims to be, even if fitting could improve it.
+	// If there are no weights from training, or if they lose narrowly, fit weights to the
+	// readings before the days of the comparison. Weights from training that lose by far show
+	// that the release is not what it claims to be, even if fitting could improve it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
 		v, err = ch.contest(d, champion, h, cutoff)
@@ -218,7 +218,8 @@ func (t *tally) add(levels []float64, point int, row []float64, load float64) {
 }
 
 // trial returns the issues that a runner would have made in the last days, by cutoff. The young
-// model takes no part, because over 14 days a few clients prefer it by chance and lose later.
+// model takes no part, because over 14 days a few clients would prefer it by chance and lose
+// accuracy later.
 func (ch *chooser) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]tried, error) {
 	fresh := *r
 	var err error

@@ -199,8 +199,8 @@ func (h host) Reports() ([]release.Report, func()) {
 	}
 }
 
-// tell returns the codes that the server should know now. Codes of a faulty meter are current;
-// all others are those of the last report.
+// tell returns the codes that the server should know now. Codes that indicate a faulty meter
+// are up to date; all others are those of the last report.
 func (m *member) tell(codes []string) (soon []string) {
 	for _, code := range codes {
 		if promptly(code) {

@@ -36,7 +36,7 @@ func (in *inputs) trusted() error {
 // seconds returns the length of a step.
 func (in *inputs) seconds() int64 { return int64(in.c.Site.Interval / time.Second) }
 
-// floor returns the end of the newest complete step at a time.
+// floor returns the end of the newest step that is complete at the given time.
 func (in *inputs) floor(unix int64) int64 { return unix - unix%in.seconds() }
 
 // ahead is the number of steps after a cutoff that may need weather.

@@ -15,10 +15,10 @@ import (
 
 const (
 	day = 24 * 60 * 60 // seconds
-	// replayed is the number of seconds for which a new state is replayed.
+	// replayed is the number of seconds over which a new state is replayed.
 	replayed = 63 * day
-	// keptIssues is how long a recorded issue is kept after its last target. The day of that
-	// target may be scored again until then. It may have begun a day earlier.
+	// keptIssues is how long a recorded issue is kept after its last target. Until then, the day
+	// of that target may be scored again; it may have begun a day before the target.
 	keptIssues = (correctable + 1) * day
 	// staleAfter is the age at which a model becomes stale.
 	staleAfter = 90 * day
@@ -83,8 +83,8 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 			writes = append(writes, g.put)
 		}
 	}
-	// Store the decisions that follow from scores with the issue. An agent that was killed in
-	// between would never make these decisions, because it does not repeat the issue.
+	// Store the issue together with the decisions that follow from scores. An agent that was
+	// killed in between would never make these decisions, because it does not repeat the issue.
 	if due {
 		back, err := is.scoreAll(now, snap)
 		if err != nil {
@@ -206,7 +206,8 @@ func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *
 	return x, r, nil
 }
 
-// ask returns a runner's forecasters, and the forecaster that records the client's own model.
+// ask returns a runner's forecasters, and the forecaster that records the forecasts of the
+// client's own model.
 func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
@@ -311,7 +312,8 @@ func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	return since, nil
 }
 
-// targets returns the number of steps that the model forecasts, if there is one.
+// targets returns the number of steps that the model forecasts as a list of one element, or nil
+// if there is no usable model.
 func (r *runner) targets() []int {
 	if r.model == nil || r.model.serve == nil {
 		return nil
@@ -320,7 +322,7 @@ func (r *runner) targets() []int {
 }
 
 // reach returns the number of steps after a cutoff that the model forecasts, or 0 if there is
-// none.
+// no usable model.
 func (r *runner) reach() int {
 	if r.model == nil || r.model.serve == nil {
 		return 0

@@ -17,7 +17,7 @@ import (
 var (
 	// ErrUnknown means that no client or group has the name.
 	ErrUnknown = errors.New("there is no such client")
-	// ErrNoForecast means that no forecast was issued for a client yet.
+	// ErrNoForecast means that no forecast has been issued for a client yet.
 	ErrNoForecast = errors.New("there is no forecast yet")
 )
 
@@ -49,9 +49,9 @@ type ClientStatus struct {
 	Quality  issue.Quality
 	// Scores cover the last 28 days, all leads together.
 	Scores Score
-	// Drift means that the client's model became worse compared with last week's load.
-	// Findings are codes of package series/quality. WantsRound means that only new
-	// training can help.
+	// Drift means that the client's model has become worse compared with last week's load.
+	// Findings are codes of package series/quality. WantsRound means that only new training can
+	// help.
 	Drift      bool
 	Findings   []string
 	WantsRound bool
@@ -100,25 +100,25 @@ type Score struct {
 	First int // first and last lead of the block in steps; both 0 for all leads together
 	Last  int
 	Steps int // number of forecasts with a known load
-	// MAE is in kW, and RelativeMAE relative to the error of last week's load in the same
-	// steps. They are NaN if they are unknown.
+	// MAE is in kW. RelativeMAE is relative to the error of last week's load in the same steps.
+	// Both are NaN if they are unknown.
 	MAE, RelativeMAE float64
-	// Pinball is the mean pinball loss by level.
+	// Pinball is the mean pinball loss for each level.
 	Pinball []float64
 	// Coverage is the share of loads between the lowest and the highest level.
 	Coverage float64
 	// Fallback is the share of rows that are not from a model.
 	Fallback float64
-	// Energy is the score of the energies of 24 hours after the first issue of each local day.
-	// It has no days for a block of leads, or if no day is known.
+	// Energy is the score of the energy forecast for the 24 hours after the first issue of each
+	// local day. It covers no days in the score of a block of leads, or if no day is known.
 	Energy EnergyScore
 }
 
 // EnergyScore sums up the errors of daily energies.
 type EnergyScore struct {
 	Days int
-	// MAE is in kWh, RelativeMAE relative to the error of last week's energy, and Bias relative
-	// to the energy.
+	// MAE is in kWh. RelativeMAE is relative to the error of last week's energy, and Bias is
+	// relative to the energy.
 	MAE, RelativeMAE, Bias float64
 }
 
@@ -138,8 +138,8 @@ type Finding struct {
 type ModelStatus struct {
 	ModelRef
 	Received int64 // Unix seconds
-	// Serving lists the clients that use the model, Trial those that still compare it
-	// with their previous one, and Refused those that refused it.
+	// Serving lists the clients that use the model, Trial those that still compare it with their
+	// previous one, and Refused those that have refused it.
 	Serving, Trial, Refused []string
 }
 

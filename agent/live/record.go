@@ -133,7 +133,7 @@ type clientRecord struct {
 	Refit      int64 `json:"refit,omitempty"`
 	WantsRound bool  `json:"wants_round,omitempty"`
 	Reported   int64 `json:"reported,omitempty"` // newest day whose report the server has received
-	// Told are the codes of findings that the server knows.
+	// Told contains the codes of the findings that the server knows.
 	Told     []string `json:"told,omitempty"`
 	Sequence uint64   `json:"sequence,omitempty"`
 }

@@ -70,7 +70,8 @@ func (s *Service) Tick() bool {
 	s.fail(err)
 	if err != nil {
 		s.c.Log.Error("cannot make forecasts", "error", err)
-		// Try again at the next step. An immediate retry would make a busy loop if the disk is full.
+		// Try again at the next step. An immediate retry would cause a busy loop if the disk were
+		// full.
 		s.passed(cutoff)
 		return false
 	}

@@ -58,7 +58,7 @@ func service(t *testing.T, dir string, change func(*Config)) *Service {
 	return s
 }
 
-// report stores a reading of a client that ends at a time.
+// report stores a client's reading for the step that ends at the given time.
 func report(t *testing.T, s *Service, client string, end int64, kw float32) {
 	t.Helper()
 	r, err := s.c.Store.Put(time.Unix(end, 0).Add(time.Second), []store.Reading{{Client: client, Time: end - 900, KW: kw}}, nil)
@@ -231,7 +231,8 @@ func TestFirstDays(t *testing.T) {
 }
 
 // TestScoresAgain checks that scores do not change when they are computed again after a
-// restart, which does not know whether earlier readings were corrected in the meantime.
+// restart, when the service does not know whether earlier readings were corrected in the
+// meantime.
 func TestScoresAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs days of virtual time")

@@ -79,7 +79,7 @@ func (a *energySums) add(b energySums) {
 }
 
 // dayScore contains the sums of a UTC day by block. Its energy sums cover the 24 hours after
-// each issue of the day that is the first of a local day.
+// each issue of the UTC day that is the first issue of a local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums
@@ -117,7 +117,7 @@ func (h *history) total(from, to int64, block int) (t sums) {
 	return t
 }
 
-// energy adds up the errors of energies over the given number of newest days.
+// energy adds up the errors of the energy forecasts of the given number of newest days.
 func (h *history) energy(days int, today int64) EnergyScore {
 	var t energySums
 	for _, d := range slices.Backward(h.days) {
@@ -131,7 +131,7 @@ func (h *history) energy(days int, today int64) EnergyScore {
 	return EnergyScore{Days: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: t.Abs / t.WeekAbs, Bias: t.Signed / math.Abs(t.Energy)}
 }
 
-// score converts sums to the public form.
+// score converts sums to a [Score].
 func (t *sums) score(days, first, last int) Score {
 	x := Score{Days: days, First: first, Last: last, Steps: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: math.NaN()}
 	if t.Week > 0 {

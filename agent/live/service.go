@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is the agent's folder. Only one service may use it at a time.
 	Dir string
-	// Site contains the clients' name, interval, clock and country.
+	// Site contains the name of the site, and the interval, clock and country of its clients.
 	Site    series.Dataset
 	Clients []string
 	// Groups lists the members of each group.

@@ -9,8 +9,9 @@ import (
 	"loadstar/series/store"
 )
 
-// A snapshot contains the readings that the store had. A correction that arrives later does not
-// change it, and has a later revision, so the next issue scores the corrected day again.
+// TestSnapshot checks that a snapshot contains the readings that the store had at the time. A
+// correction that arrives later does not change it, and has a later revision, so the next issue
+// scores the corrected day again.
 func TestSnapshot(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) { c.Now = func() time.Time { return now } })

@@ -110,7 +110,7 @@ func (v *view) Forecast(client string) (*Issued, error) {
 }
 
 // Readings returns the load of a client, or the sum of a group's members, in the steps of
-// [from, to), NaN where it is missing. Both times are moved back to the grid.
+// [from, to), with NaN where it is missing. Both times are moved back to the grid.
 func (v *view) Readings(client string, from, to int64) (begin int64, load []float32, err error) {
 	x, err := v.Client(client)
 	if err != nil {
@@ -166,8 +166,9 @@ func (v *view) Counters() Counters {
 	return Counters{Issues: maps.Clone(v.counters.Issues), Rows: maps.Clone(v.counters.Rows), DriftAlarms: maps.Clone(v.counters.DriftAlarms)}
 }
 
-// Subscribe calls f with all forecasts of an issue, after they were stored. F must not
-// block for long or call the service's writing methods, and is not called concurrently.
+// Subscribe makes the service call f with all forecasts of each cutoff after it has stored
+// them. f must not block for long or call the service's writing methods, and is not called
+// concurrently.
 func (v *view) Subscribe(f func([]*Issued)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -290,8 +291,8 @@ func (x ClientStatus) with(f *Issued, h *history, today int64) ClientStatus {
 	return x
 }
 
-// setBack discards a newest issue that is in the future. A wrong clock caused it, and it
-// would keep the service silent until its time.
+// setBack discards the newest issue if it is in the future. A wrong clock caused such an issue,
+// and it would keep the service silent until its time.
 func (v *view) setBack(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

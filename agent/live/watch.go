@@ -21,8 +21,8 @@ type watch struct {
 	since    int64 // day on which the model was staged
 }
 
-// coverageDays is the number of days after staging from which coverage is judged, over at
-// most 28 days.
+// coverageDays is the number of days for which a model must have been in use before its
+// coverage is judged. At most the last 28 days are considered.
 const coverageDays = 14
 
 // anew returns the watch of a new model for the same readings. It must be stored together

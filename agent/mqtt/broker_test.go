@@ -179,7 +179,7 @@ func ready(t testing.TB, c *Client) {
 	})
 }
 
-// peer is another program at the broker.
+// peer is another program that is connected to the broker.
 type peer struct {
 	*autopaho.ConnectionManager
 	mu       sync.Mutex

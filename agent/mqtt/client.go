@@ -312,14 +312,15 @@ func (c *Client) endBacklog(l *link) {
 	c.mu.Unlock()
 }
 
-// subscribe subscribes to the topics that the connection lacks and leaves those that no
-// client has any more. The broker may remember subscriptions of an earlier configuration.
+// subscribe subscribes to the topics that the connection lacks and unsubscribes from those that
+// no client uses any more. The broker may remember subscriptions of an earlier configuration.
 func (c *Client) subscribe(ctx context.Context, l *link) {
 	c.mu.Lock()
 	var missing []paho.SubscribeOptions
 	for _, topic := range slices.Sorted(maps.Keys(c.decoder.sources)) {
 		if !c.topics[topic] {
-			// Retained messages come only with a new subscription (1), not at every connection.
+			// The broker sends retained messages only for a new subscription (1), not at every
+			// connection.
 			missing = append(missing, paho.SubscribeOptions{Topic: topic, QoS: 1, RetainHandling: 1})
 		}
 	}

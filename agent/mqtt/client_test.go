@@ -25,7 +25,7 @@ func dated(i int) (payload, line string) {
 }
 
 // TestAcknowledgedAfterStored checks that a message that was received but not stored is
-// delivered again to the next process, and that a stored message is not.
+// delivered again to the next process, and that a stored message is not delivered again.
 func TestAcknowledgedAfterStored(t *testing.T) {
 	c := newMosquitto(t, false).config
 	c.Sources = []Source{meter, {Client: "b", Topic: "meters/b", Unit: "kWh"}}

@@ -46,7 +46,7 @@ type Decoder struct {
 	sources map[string][]*source
 }
 
-// NewDecoder checks the sources. Several clients may have the same topic.
+// NewDecoder checks the sources. Several clients may share a topic.
 func NewDecoder(sources []Source) (*Decoder, error) {
 	d := &Decoder{sources: map[string][]*source{}}
 	if len(sources) > maxSources {

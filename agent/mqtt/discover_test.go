@@ -9,7 +9,7 @@ import (
 	"loadstar/agent/config"
 )
 
-// TestDiscover listens at a broker with a user who may only read. The printed lines must be
+// TestDiscover listens to a broker as a user who may only read. The printed lines must be
 // accepted as sources that decode the same messages.
 func TestDiscover(t *testing.T) {
 	m := newMosquitto(t, true)

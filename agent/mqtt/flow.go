@@ -56,7 +56,7 @@ type flow struct {
 	probing bool
 }
 
-// state sets the limit that the broker states at a connection.
+// state sets the limit that the broker states when it accepts a connection.
 func (f *flow) state(stated int) {
 	if stated = max(1, stated); stated != f.stated {
 		*f = flow{stated: stated, probing: f.probing}

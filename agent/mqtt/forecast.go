@@ -33,9 +33,9 @@ type Forecast struct {
 // each level. An hour with a missing step
 // has no values. Source, quality and reason come from the hour's worst row.
 //
-// The mean of a quantile is that quantile of the mean only if errors within an hour move
-// together. Usually they do so only in part, so the stated range from P10 to P90 is somewhat
-// wider than the true one.
+// The mean of the steps' quantiles equals the quantile of the hour's mean only if errors within
+// the hour move together. Usually they move together only in part, so the stated range from P10
+// to P90 is somewhat wider than the true one.
 func Hourly(f Forecast) []issue.Row {
 	per := int(time.Hour / f.Step)
 	var rows []issue.Row

@@ -21,8 +21,8 @@ import (
 	"loadstar/series/store"
 )
 
-// If the environment requests it, TestMain runs an agent's side of the connection, for
-// tests that kill it.
+// TestMain runs the agent's side of the connection if the environment requests it, for tests
+// that kill this process.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("LOADSTAR_MQTT_STORE"); path != "" {
 		fmt.Fprintln(os.Stderr, agentProcess(path))
@@ -72,8 +72,8 @@ func realIntake(path string) (*store.Store, *readings.Intake, error) {
 	return s, intake, err
 }
 
-// TestAgentKilled kills the agent's process while a meter publishes a counter every minute
-// of two days. The stored readings must equal those of an agent that was not killed.
+// TestAgentKilled kills the agent's process while a meter publishes a counter every minute for
+// two days. The stored readings must equal those of an agent that was not killed.
 func TestAgentKilled(t *testing.T) {
 	m := newMosquitto(t, true)
 	begin := time.Now().Add(-47 * time.Hour).Truncate(quarter)
@@ -104,7 +104,7 @@ func TestAgentKilled(t *testing.T) {
 	// The session exists once the agent has subscribed. Messages that are published before
 	// that are lost.
 	testkit.Eventually(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
-	// The messages last for all kills.
+	// There are enough messages for all kills.
 	stop := sender(t, m.config, message, len(values), testkit.Pick(500*time.Microsecond, 3*time.Millisecond))
 	kills := testkit.Pick(3, 40)
 	for range kills {
@@ -116,7 +116,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	sent := stop()
 
-	// The same messages without a broker.
+	// Store the same messages without a broker.
 	reference, intake, err := realIntake(filepath.Join(t.TempDir(), "reference.db"))
 	if err != nil {
 		t.Fatal(err)

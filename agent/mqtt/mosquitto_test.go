@@ -31,8 +31,8 @@ type mosquitto struct {
 	config  Config
 }
 
-// newMosquitto starts a broker that keeps its messages across restarts. If secure is set,
-// it requires TLS and a password. Lines are added to its configuration.
+// newMosquitto starts a broker that keeps its messages across restarts. If secure is set, it
+// requires TLS and a password. The given lines are added to its configuration.
 func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 	t.Helper()
 	if testing.Short() {
@@ -133,7 +133,7 @@ func (m *mosquitto) restart(t testing.TB, pause time.Duration) {
 	m.start(t)
 }
 
-// secure creates certificates for a name that is not the address, and a password.
+// secure creates a password, and certificates for a name that differs from the address.
 func (m *mosquitto) secure(t testing.TB) {
 	t.Helper()
 	check := func(err error) {

@@ -1,8 +1,8 @@
 // Package mqtt connects an agent to an MQTT broker. It decodes the messages of meters and
 // publishes forecasts.
 //
-// The agent acknowledges a message only after the resulting readings are on disk. If it
-// fails before, the broker delivers the message again. Repeated messages do no harm. A
+// The agent acknowledges a message only after the resulting readings are on disk. If the agent
+// fails before that, the broker delivers the message again. Repeated messages do no harm. A
 // sample with its own time gives the same reading. A repeated message without a time is
 // dropped, because the time of its arrival means nothing.
 package mqtt
@@ -45,8 +45,8 @@ type Config struct {
 	// Log receives messages. If it is nil, they are discarded.
 	Log *slog.Logger
 
-	// retry is the longest pause between two attempts to connect. Probe is how long a
-	// broker may pause before its window counts as full.
+	// retry is the longest pause between two attempts to connect. probe is how long a broker may
+	// pause before its window counts as full.
 	retry, probe time.Duration
 }
 
@@ -115,5 +115,5 @@ func (c *Config) password() ([]byte, error) {
 	return []byte(strings.TrimRight(string(data), "\r\n")), nil
 }
 
-// clientID is the same after a restart, so the broker finds the session again.
+// clientID is the same after a restart, so that the broker finds the session again.
 func (c *Config) clientID() string { return "loadstar-" + level(c.Agent) }

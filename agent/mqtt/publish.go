@@ -164,8 +164,8 @@ type sensor struct {
 	attributes                       bool // its attributes contain the whole forecast
 }
 
-// sensors are the sensors of each client. The energy of a day has no state class, because
-// Home Assistant allows only growing totals, and a forecast may fall.
+// sensors are the sensors of each client. The energy of a day has no state class, because Home
+// Assistant allows only growing totals, and a forecast may decrease.
 var sensors = []sensor{
 	{object: "next_hour", name: "Next hour", class: "power", unit: "kW", state: "measurement", attributes: true},
 	{object: "energy_today", name: "Energy today", class: "energy", unit: "kWh"},

@@ -44,7 +44,8 @@ func (b *board) set(client string, f Forecast) {
 	b.all[client] = f
 }
 
-// ramp is a forecast from a cutoff on. P50 of step i is i kW, and its mean is 2 i kW.
+// ramp returns a forecast that begins at a cutoff. P50 of step i is i kW, and its mean is 2 i
+// kW.
 func ramp(cutoff, issued time.Time, step time.Duration, h int, zone string) Forecast {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {

@@ -38,9 +38,9 @@ func TestBrokerRestart(t *testing.T) {
 	t.Logf("%d messages; %v", sent, client.Status().Messages)
 }
 
-// sender publishes at most n messages until stop is called, which returns the number that
-// the broker has acknowledged. stop waits until there are a hundred, because a busy machine
-// is slow.
+// sender publishes at most n messages, until stop is called. stop returns the number of
+// messages that the broker has acknowledged. It first waits for a hundred of them, because a
+// busy machine is slow.
 func sender(t *testing.T, c Config, message func(i int) (payload, line string), n int, pause time.Duration) (stop func() int) {
 	t.Helper()
 	p := newPeer(t, c)

@@ -26,9 +26,9 @@ type Source struct {
 	// generic and homeassistant know both.
 	Kind string
 	Unit string
-	// Time is the path to the value's timestamp, for the preset generic. A number counts seconds,
-	// milliseconds or microseconds since 1970, and a text must have a UTC offset. Without a
-	// path, a value gets the time of its message's arrival.
+	// Time is the path to the value's timestamp, for the preset generic. A number counts
+	// seconds, milliseconds or microseconds since 1970, and a string must have a UTC offset.
+	// Without a path, a value gets the time of its message's arrival.
 	Time string
 	// Interval is the length of an interval, for values that are energy per interval.
 	Interval time.Duration
@@ -53,7 +53,7 @@ type field struct {
 	sum   bool    // the value is an array of numbers, one per phase, which are added up
 }
 
-// source is a Source that was checked.
+// source is a Source that has been checked.
 type source struct {
 	client string
 	// fields are alternatives. The first one that exists in a message counts.

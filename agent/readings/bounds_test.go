@@ -26,7 +26,7 @@ func fillPast(t *testing.T, s *store.Store, client string, days int) {
 	}
 }
 
-// rowsOf returns a CSV document of quarters from a given time on.
+// rowsOf returns a CSV document of quarter-hourly readings from a given time on.
 func rowsOf(client string, from time.Time, kw ...float64) string {
 	var text strings.Builder
 	text.WriteString("unique_id,ds,y\n")
@@ -46,7 +46,7 @@ func qualities(t *testing.T, s *store.Store, client string, from time.Time, n in
 }
 
 // TestBoundOnEveryWay checks that an impossible reading is kept, marked and reported on each
-// way into the agent.
+// path into the agent.
 func TestBoundOnEveryWay(t *testing.T) {
 	i, s, now := intake(t, nil)
 	fillPast(t, s, "a", 20)

@@ -21,8 +21,8 @@ func heap(do func()) uint64 {
 	return b.TotalAlloc - a.TotalAlloc
 }
 
-// A document of the allowed size with very short rows must not need many times its size in
-// memory, because an agent has only 40 MB.
+// TestManyShortRows checks that a document of the allowed size with very short rows does not
+// need many times its size in memory, because an agent has only 40 MB.
 func TestManyShortRows(t *testing.T) {
 	const most = 24 << 20
 	for _, c := range []struct{ name, path, kind, body string }{
@@ -64,8 +64,8 @@ func hostileWeather() map[string]string {
 	}
 }
 
-// A hostile document takes about as much time and memory as a harmless one of the same
-// size, which is one object with a long text.
+// TestHostileWeather checks that a hostile document takes about as much time and memory as a
+// harmless one of the same size, which is one object with a long string.
 func TestHostileWeather(t *testing.T) {
 	i, _, _ := intake(t, nil)
 	took := func(body string) (time.Duration, uint64, int) {
@@ -100,8 +100,8 @@ func TestHostileWeather(t *testing.T) {
 	}
 }
 
-// A small compressed file of weather must not fill the memory. Otherwise the agent would
-// fail again at every start, because the file stays in the inbox.
+// TestInboxWeatherBomb checks that a small compressed weather file does not fill the memory.
+// Otherwise the agent would fail again at every start, because the file stays in the inbox.
 func TestInboxWeatherBomb(t *testing.T) {
 	b, dir, _, _ := inbox(t)
 	write(t, filepath.Join(dir, "weather.csv.gz"), pack(t, []byte("ds\n"+strings.Repeat("0\n", maxFile/2-8))))
@@ -111,7 +111,8 @@ func TestInboxWeatherBomb(t *testing.T) {
 	}
 }
 
-// A row that is not on the grid does not replace the row of its step.
+// TestInboxOffGridRow checks that a row that is not on the grid does not replace the row of its
+// step.
 func TestInboxOffGridRow(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	write(t, filepath.Join(dir, "x.csv"), []byte("unique_id,ds,y\na,2026-03-10T11:00:30Z,9\na,2026-03-10T11:00:00Z,1\n"))
@@ -121,8 +122,9 @@ func TestInboxOffGridRow(t *testing.T) {
 	}
 }
 
-// A file that cannot be moved, for example because it belongs to another user and the
-// folder is sticky, does not delay other files. It is not stored repeatedly.
+// TestInboxFileThatStays checks that a file that cannot be moved, for example because it
+// belongs to another user and the folder is sticky, does not delay other files and is not
+// stored repeatedly.
 func TestInboxFileThatStays(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	write(t, filepath.Join(dir, "a-stays.csv"), []byte(oneRow))
@@ -148,7 +150,8 @@ func TestInboxFileThatStays(t *testing.T) {
 	}
 }
 
-// A file that grows while it is read is read again when it is complete.
+// TestInboxFileThatGrows checks that a file that grows while it is read is read again when it
+// is complete.
 func TestInboxFileThatGrows(t *testing.T) {
 	b, dir, s, _ := inbox(t)
 	path := filepath.Join(dir, "x.csv")
@@ -171,7 +174,8 @@ func TestInboxFileThatGrows(t *testing.T) {
 	}
 }
 
-// After the clock was wrong for some time, samples count again immediately.
+// TestSamplesAfterWrongClock checks that samples count again as soon as a wrong clock has been
+// corrected.
 func TestSamplesAfterWrongClock(t *testing.T) {
 	i, s, now := intake(t, nil)
 	send := func(at time.Time, kwh float64) {

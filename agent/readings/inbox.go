@@ -235,8 +235,8 @@ var errStays = errors.New("the file cannot be moved")
 // errGrew means that a file changed while Inbox read it.
 var errGrew = errors.New("the file is still being written")
 
-// grew reports whether a file has changed since it looked complete. Its rows are stored,
-// and the next look imports it again with the new ones.
+// grew reports whether a file has changed since it looked complete. Its rows are stored, and
+// the next look imports the file again, with its new rows.
 func (b *Inbox) grew(name string) bool {
 	if b.stored != nil {
 		b.stored()
@@ -246,7 +246,7 @@ func (b *Inbox) grew(name string) bool {
 	return err == nil && (info.Size() != l.size || !info.ModTime().Equal(l.mod))
 }
 
-// list describes the refused rows, or is empty if there are none.
+// list describes the refused rows, or returns nil if there are none.
 func list(a Answer) []byte {
 	if len(a.Refused) == 0 {
 		return nil

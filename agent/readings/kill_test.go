@@ -161,7 +161,8 @@ func sendFiles(dir string, next int) error {
 	select {}
 }
 
-// run starts a child, kills it after a time, and advances next beyond what was acknowledged.
+// run starts a child, kills it after the given time, and advances next beyond what was
+// acknowledged.
 func run(t *testing.T, dir string, next *[4]int, after time.Duration, env ...string) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -246,7 +247,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFullDisk checks that nothing is acknowledged that a full disk could not store.
+// TestFullDisk checks that the intake acknowledges nothing that a full disk could not store.
 func TestFullDisk(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes")

@@ -54,7 +54,7 @@ func (e *syntaxError) Error() string {
 
 func (e *syntaxError) Unwrap() error { return e.err }
 
-// lines calls do for each non-empty line, with its number from 1.
+// lines calls do for each non-empty line, with its number, counted from 1.
 func lines(r io.Reader, do func(n int, line []byte) error) error {
 	source := &failing{r: r}
 	in := bufio.NewScanner(source)
@@ -110,7 +110,8 @@ func split(line []byte, cells []string) ([]string, error) {
 	return append(cells, got...), err
 }
 
-// table calls row for each row of a CSV text. Known reports whether a column name is allowed.
+// table calls row for each row of a CSV document. Known reports whether a column name is
+// allowed.
 func table(r io.Reader, required []string, known func(string) bool, row func(n int, cell func(name string) string) error) error {
 	var head, cells []string
 	cell := func(name string) string {
@@ -250,8 +251,8 @@ func (p *rowReader) instant(client, text string) (int64, string) {
 	return 0, badTime
 }
 
-// local returns the instant of a local time. In the hour that clocks repeat, rows in order
-// of time show which of the two is meant. The previous row must be at most two hours
+// local returns the instant of a local time. In the hour that clocks repeat, the order of the
+// rows shows which of the two instants is meant. The previous row must be at most two hours
 // earlier.
 func local(t time.Time, zone *time.Location, last int64) (int64, string) {
 	const day = 24 * 3600
@@ -317,7 +318,7 @@ type jsonRow struct {
 	Revision *int      `json:"revision"`
 }
 
-// jsonTime is a text, or a number of Unix seconds.
+// jsonTime is a string, or a number of Unix seconds.
 type jsonTime string
 
 // UnmarshalJSON implements json.Unmarshaler.

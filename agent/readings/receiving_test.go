@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A new meter sends messages for minutes before it has a reading.
+// TestReceiving checks the description of a new meter, which sends messages for minutes before
+// it has a reading.
 func TestReceiving(t *testing.T) {
 	i, _, now := intake(t, nil)
 	add := func(after time.Duration, samples ...Sample) {

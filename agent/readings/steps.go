@@ -16,9 +16,10 @@ const (
 	// A counter that falls and stays low for this time was reset. If a broker repeats a
 	// message after a newer one, the counter also seems to fall, but only for a moment.
 	resetAfter = 2 * time.Minute
-	// gapLimit is the longest pause of a counter that is bridged by the mean.
+	// gapLimit is the longest pause of a counter that is bridged with the mean power.
 	gapLimit = time.Hour + 5*time.Minute
-	// A power sample applies for shortHold, or for three usual pauses up to longHold.
+	// A power sample applies for shortHold or for three usual pauses, whichever is longer, but
+	// at most for longHold.
 	shortHold = 5 * time.Minute
 	longHold  = time.Hour
 	// negligible is the largest feed-in, in kW, that counts as zero for a client without
@@ -166,7 +167,8 @@ func (k *track) count(j *judge, at int64, value float64) bool {
 	return true
 }
 
-// hold counts the last power sample up to a time, for as long as it applies.
+// hold counts the last power sample up to the time to, but only for as long as the sample
+// applies.
 func (k *track) hold(j *judge, to int64) {
 	hold := max(float64(shortHold.Milliseconds()), min(3*k.pause, float64(longHold.Milliseconds())))
 	if end := min(to, k.since+int64(hold)); end > k.upTo {
@@ -185,7 +187,7 @@ func (k *track) setPause(at int64) {
 	}
 }
 
-// spread counts power up to a time, step by step. Kind selects the part of a step to which
+// spread counts power up to the time to, step by step. kind selects the part of a step to which
 // the power is added.
 func (k *track) spread(j *judge, to int64, kw float64, kind *float64) {
 	k.upTo = max(k.upTo, min(k.step, to)) // everything before the current step is complete
@@ -222,8 +224,8 @@ func (k *track) move(j *judge, to int64) {
 	k.step, k.energy, k.measured, k.estimated, k.reset = step, 0, 0, 0, false
 }
 
-// tick completes a step that has ended without waiting for the next sample, if
-// possible. It reports whether the track changed.
+// tick completes a step that has ended, if this is possible without waiting for the next
+// sample. It reports whether the track changed.
 func (k *track) tick(j *judge, now int64) bool {
 	end := k.step + j.interval
 	const late = 5000 // ms allowed for samples on their way

@@ -15,7 +15,7 @@ var start = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 
 func at(minutes float64) time.Time { return start.Add(time.Duration(minutes * float64(time.Minute))) }
 
-// feed passes samples to a track and returns the steps as text, such as "12:15 2.000 OK".
+// feed passes samples to a track and returns the steps as a string, such as "12:15 2.000 OK".
 func feed(interval time.Duration, net bool, now float64, samples ...Sample) string {
 	var out []store.Reading
 	j := &judge{interval: interval.Milliseconds(), client: "a", net: net, out: &out}

@@ -27,7 +27,8 @@ const (
 // Kept contains the results of a client's training for a run.
 type Kept struct {
 	Personal []float32 // personal weights
-	// Scaling is encoded by fed/serve. It is nil if an older version trained the weights.
+	// Scaling is encoded by fed/serve. It is nil if an older version of the program trained the
+	// weights.
 	Scaling []byte
 }
 

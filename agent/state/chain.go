@@ -125,8 +125,9 @@ func (s *Store) Trails(n int) (runs []string, trails []Trail, err error) {
 	return runs, trails, err
 }
 
-// Accept adds a version to the chain of a run. The run must have begun ([Store.Begin]). Without
-// a change Accept does not write. A chain that is damaged begins again with this version.
+// Accept adds a version to the chain of a run. The run must have begun ([Store.Begin]). If
+// nothing changes, Accept does not write. A chain that is damaged begins again with this
+// version.
 func (s *Store) Accept(run string, version int64, hash string, weights []float32) error {
 	key := []byte(run)
 	change := func(tx *bolt.Tx) (r chainRecord, changes bool) {

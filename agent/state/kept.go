@@ -22,9 +22,10 @@ type keptRecord struct {
 
 // Kept describes a client's values in a run.
 type Kept struct {
-	// First means that no result of the client was counted yet, so it has no values.
+	// First means that no result of the client has been counted yet, so the client has no
+	// values.
 	First bool
-	// Round is the last counted round. It is not set if First is.
+	// Round is the last counted round. It is not set if First is true.
 	Round int64
 }
 

@@ -26,7 +26,8 @@ type Member struct {
 	Statement int64 `json:"statement,omitempty"`
 }
 
-// Member returns the membership with the keeper of an identity, and whether there is one.
+// Member returns the membership with the keeper that has the given identity, and whether there
+// is one.
 func (s *Store) Member(keeper [32]byte) (m Member, found bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		found, err = boltfile.Get(tx.Bucket(membersBucket), keeper[:], &m)
@@ -122,7 +123,7 @@ type Masked struct {
 	Part    int64
 }
 
-// noteMasked notes that the clients of a result are in a masked result of its round.
+// noteMasked records that the clients of a result are in a masked result of its round.
 func noteMasked(tx *bolt.Tx, x *resultRecord, m *Masked) error {
 	all, r, err := maskedOf(tx, x.Run, x.Round, m.Context)
 	if err != nil {

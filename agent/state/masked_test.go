@@ -25,9 +25,9 @@ func mustMask(t *testing.T, s *Store, run string) {
 	}
 }
 
-// A server that begins many runs must not make an agent forget that it has masked a round. The
-// agent would train the round again for another keeper, and the difference of the two sums would be
-// its update.
+// TestPrivateRunsAreNotForgotten checks that a server that begins many runs cannot make an
+// agent forget that it has masked a round. Otherwise the agent would train the round again for
+// another keeper, and the difference between the two sums would be its update.
 func TestPrivateRunsAreNotForgotten(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -16,8 +16,8 @@ type value struct {
 	Sum   uint32 `json:"sum,omitempty"` // checksum over the owner's key and the bytes
 }
 
-// putValue writes data to the values bucket. Its checksum includes the key of the owner,
-// belong. The data must not change until the transaction ends.
+// putValue writes data to the values bucket. belong is the key of the owner, which the checksum
+// includes. The data must not change until the transaction ends.
 func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	if len(data) == 0 {
 		return value{}, nil

@@ -133,8 +133,8 @@ func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	return live, forgotten, err
 }
 
-// Pin protects the values of the given runs, and releases all other runs. A run that has
-// not begun is pinned when it begins. Without a change Pin does not write.
+// Pin protects the values of the given runs, and releases all other runs. A run that has not
+// begun is pinned when it begins. If nothing changes, Pin does not write.
 func (s *Store) Pin(runs []string) error {
 	s.mu.Lock()
 	s.pins = slices.Clone(runs)

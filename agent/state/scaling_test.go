@@ -23,7 +23,8 @@ func putScaled(t *testing.T, s *Store, run string, round int64, client, scaling 
 	return r.ID
 }
 
-// The scaling of the first counted result is kept, whatever later results contain.
+// TestScaling checks that the scaling of the first counted result is kept, whatever later
+// results contain.
 func TestScaling(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -62,7 +63,7 @@ func TestScaling(t *testing.T) {
 	}
 }
 
-// Pinned runs are not deleted, and do not count.
+// TestPin checks that pinned runs are not deleted, and do not count towards the limit.
 func TestPin(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -94,8 +94,8 @@ const (
 // Open opens the store in a folder. It creates the folder and the file if necessary.
 func Open(dir string) (*Store, error) { return OpenWith(dir, nil) }
 
-// OpenWith is like Open, for a simulation of the fleet. The store calls disk at each step
-// of a write, with a text that identifies the write.
+// OpenWith is like Open, for a simulation of the fleet. The store calls disk at each step of a
+// write, with a string that identifies the write.
 func OpenWith(dir string, disk func(step Step, what string) error) (s *Store, err error) {
 	path := filepath.Join(dir, "agent.db")
 	defer func() {
@@ -204,9 +204,9 @@ func (s *Store) locate(err error) error {
 	return fmt.Errorf("%s: %w", s.path, err)
 }
 
-// update runs a write transaction. The text what describes it. When update returns, the change is on disk.
-// After a failed write the content of the disk is unknown, so all further writes fail. Opening the file again
-// shows which writes took effect.
+// update runs a write transaction. The string what describes it. When update returns, the
+// change is on disk. After a failed write the content of the disk is unknown, so all further
+// writes fail. Opening the file again shows which writes took effect.
 func (s *Store) update(what string, change func(tx *bolt.Tx) error) error {
 	s.mu.Lock()
 	failed := s.failed

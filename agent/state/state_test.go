@@ -91,7 +91,7 @@ func values(t testing.TB, s *Store) int {
 	return n
 }
 
-// Clients' values change only when a result is counted.
+// TestFollowsTheCount checks that clients' values change only when a result is counted.
 func TestFollowsTheCount(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -126,7 +126,8 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 }
 
-// The store records that a client was counted even if the client has no values.
+// TestKeepsNothing checks that the store records that a client was counted even if the client
+// has no values.
 func TestKeepsNothing(t *testing.T) {
 	s := open(t, t.TempDir())
 	r := put(t, s, "run", 3, 10, 0, "a")
@@ -167,8 +168,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Staged values that are in no result are removed by the next Open, and discarded ones by
-// the next Sweep.
+// TestGarbage checks that staged values that are in no result are removed by the next Open, and
+// discarded ones by the next Sweep.
 func TestGarbage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -258,7 +259,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// The store remembers the names of a limited number of deleted runs.
+// TestRunsAreBounded checks that the store remembers the names of a limited number of deleted
+// runs.
 func TestRunsAreBounded(t *testing.T) {
 	s := open(t, t.TempDir())
 	s.db.NoSync = true // saves time; this test needs no durability
@@ -293,8 +295,8 @@ func TestLocked(t *testing.T) {
 	open(t, dir)
 }
 
-// If a file is damaged, Open refuses it, or Load refuses the damaged values. Load never
-// returns wrong values.
+// TestDamage checks that if a file is damaged, Open refuses it, or Load refuses the damaged
+// values. Load never returns wrong values.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -368,7 +370,7 @@ func TestDamage(t *testing.T) {
 	t.Logf("%d refused, %d clients noticed", refused, noticed)
 }
 
-// A result whose numbers are damaged is not sent.
+// TestDamagedResult checks that a result whose numbers are damaged is not sent.
 func TestDamagedResult(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -409,7 +411,8 @@ func TestAnotherFormat(t *testing.T) {
 	}
 }
 
-// Deciding a sum of many clients does not load their values into memory.
+// TestManyClients checks that deciding a sum of many clients does not load their values into
+// memory.
 func TestManyClients(t *testing.T) {
 	const clients, floats = 150, 20000
 	s := open(t, t.TempDir())
@@ -478,7 +481,8 @@ func TestConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// If the count of the day's rounds is damaged, no more rounds are allowed that day.
+// TestDamagedDay checks that if the count of the day's rounds is damaged, no more rounds are
+// allowed that day.
 func TestDamagedDay(t *testing.T) {
 	s := open(t, t.TempDir())
 	now := time.Date(2026, 11, 17, 9, 0, 0, 0, time.UTC)

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	mostBytes    = 14.2e6 + 8<<16 // maximum size of the binary, in pages of 64 kB: the pre-trained model takes two, keepers and fetching weather four, the help that it shares with loadstar two
+	mostBytes    = 14.2e6 + 8<<16 // maximum size of the binary, with 8 pages of 64 kB: 2 for the pre-trained model, 4 for keepers and fetching weather, and 2 for the help that it shares with loadstar
 	mostResident = 40 << 20
 	emulator     = "qemu-arm-static"
 )
 
 // TestSmallDevice checks the agent's memory use on an emulated ARM v7. The agent joins a
-// server, receives tasks, trains bose2023 and then dense, and sends the results. In the
-// long form it hosts ten meters with a year of hourly readings each. The measured memory
-// does not include that of the emulator.
+// server, receives tasks, trains bose2023 and then dense, and sends the results. In the long
+// form of the test, it hosts ten meters with a year of hourly readings each. The measured
+// memory does not include that of the emulator.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an emulated agent")
@@ -112,8 +112,8 @@ func TestSmallDevice(t *testing.T) {
 	}
 }
 
-// TestSmallDeviceForecasts checks the memory of an emulated agent that makes forecasts every
-// 15 minutes with a model. The long form has ten meters and a model that forecasts a day.
+// TestSmallDeviceForecasts checks the memory of an emulated agent that makes forecasts every 15
+// minutes with a model. The long form uses ten meters and a model that forecasts a whole day.
 func TestSmallDeviceForecasts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts an emulated agent")
@@ -176,8 +176,8 @@ func TestSmallDeviceForecasts(t *testing.T) {
 	}
 }
 
-// TestSmallDeviceIssue measures the CPU time of forecasts for ten meters on the device, in
-// the long form only.
+// TestSmallDeviceIssue measures the CPU time of forecasts for ten meters on the emulated
+// device. It runs only in the long form of the tests.
 func TestSmallDeviceIssue(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("takes a minute; agent/live has the same test without an emulator")
@@ -228,8 +228,8 @@ func start(t *testing.T, dir, name string, args ...string) *os.Process {
 	return cmd.Process
 }
 
-// resident returns the resident memory of an emulated program. The emulator reserves one
-// range of four gigabytes for it, which starts at the first mapping of the program's file.
+// resident returns the resident memory of an emulated program. The emulator reserves a range of
+// four gigabytes for the program, which starts at the first mapping of the program's file.
 func resident(pid int) (bytes int64, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {

@@ -84,7 +84,7 @@ func execute(ctx context.Context, p *command.Program, args []string) error {
 	return command.Usagef("%q is not a command", strings.Join(args[:min(len(args), 2)], " "))
 }
 
-// named returns the arguments after the name of a command.
+// named returns the arguments that follow the name of a command.
 func named(name string, args []string) (rest []string, ok bool) {
 	words := strings.Fields(name)
 	if len(args) < len(words) || strings.Join(args[:len(words)], " ") != name {

@@ -41,7 +41,7 @@ permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 	return top
 }
 
-// agentCommand returns a command of an agent for this program.
+// agentCommand returns the command c of an agent as a command of this program.
 func agentCommand(p *command.Program, c *command.Command) *cobra.Command {
 	name := c.Name[strings.LastIndex(c.Name, " ")+1:]
 	cmd := &cobra.Command{Use: strings.TrimSpace(name + " " + c.Arguments), Short: c.Short, Long: c.Long, Example: c.Example}

@@ -155,7 +155,8 @@ func (o *backtestOptions) run(cmd *cobra.Command) error {
 	return backtest.Print(w, results, o.byClients)
 }
 
-// isPath reports whether --model names a file or folder. The name of a baseline is never one.
+// isPath reports whether --model names a file or folder. The name of a baseline never counts as
+// a path.
 func (o *backtestOptions) isPath(model string) bool {
 	_, err := os.Stat(model)
 	return err == nil && !slices.Contains(o.baselines, model)
@@ -189,7 +190,7 @@ func (o *backtestOptions) scoreBaselines(cmd *cobra.Command, path string) ([]bac
 	return results, backtest.Enough(d, b, fleets...)
 }
 
-// steps returns the number of steps that --h means for a dataset, or 0 without --h.
+// steps returns the number of steps in the time given by --h, or 0 without --h.
 func (o *backtestOptions) steps(d *series.Dataset) (int, error) {
 	if o.ahead == "" {
 		return 0, nil

@@ -178,13 +178,13 @@ func contest(notice io.Writer, d *series.Dataset, plans []string, rounds int, se
 			if p, err = cli.ResolvePlan(warn, p, d.Interval); err != nil {
 				return c, fmt.Errorf("%s: %w", file, err)
 			}
-			// --rounds does not apply to pooled training, because a round of it has many
+			// --rounds does not apply to pooled training, because one of its rounds has many
 			// more steps than a client's round.
 			if rounds > 0 && !recipe.Pooled(p) {
 				p.Rounds = rounds
 			}
 			p.Seed = uint64(seed)
-			p.Model.Gaps = 0 // baselines forecast only from complete histories
+			p.Model.Gaps = 0 // baselines make forecasts only from complete histories
 			m.Plans = append(m.Plans, p)
 			if i == 0 {
 				c.Question = p

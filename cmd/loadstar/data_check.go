@@ -14,7 +14,7 @@ import (
 	"loadstar/series/quality"
 )
 
-// jsonCells is the number of equal periods for which the JSON output has the share of
+// jsonCells is the number of equal periods for which the JSON output contains the share of
 // missing readings.
 const jsonCells = 72
 

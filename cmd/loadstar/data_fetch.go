@@ -110,7 +110,7 @@ func fetch(ctx context.Context, w io.Writer, s source.Source, from, out string) 
 	return nil
 }
 
-// cannotFetch describes what to download instead.
+// cannotFetch returns an error with instructions for downloading the data on another machine.
 func cannotFetch(s source.Source, err error) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "cannot fetch %s: %v\n", s.Name, err)

@@ -147,7 +147,7 @@ func checkRunbooks(t *testing.T, path string) {
 	}
 }
 
-// checkSyntax makes Prometheus's own program check the rules.
+// checkSyntax checks the rules with Prometheus's own tool.
 func checkSyntax(t *testing.T, path string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -262,8 +262,8 @@ func documentedLabels(t *testing.T, path string) metrics {
 	return out
 }
 
-// checkReference compares the page of metrics with those that were seen. Metrics of
-// regions, keepers and failures need not have been seen.
+// checkReference compares the metrics on the page of metrics with those that were observed.
+// Metrics of regions, keepers and failures need not have been observed.
 func checkReference(t *testing.T, path string, all ...metrics) {
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -303,7 +303,7 @@ func checkReference(t *testing.T, path string, all ...metrics) {
 	}
 }
 
-// scrapeFleet runs two rounds with a real server and a real agent that forecasts, and
+// scrapeFleet runs two rounds with a real server and a real agent that makes forecasts, and
 // returns the metrics of both.
 func scrapeFleet(t *testing.T) (server, agent metrics) {
 	dir := t.TempDir()

@@ -18,9 +18,10 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// pages returns README.md and the pages of docs with blocks to run, in order, each to be run in an
-// empty folder. Blocks marked sh are commands, and blocks marked python use the Python package.
-// Other blocks show output or are not meant to be run as they are.
+// pages returns README.md and the pages of docs that contain blocks to run. The blocks of a
+// page are run in order, in an empty folder. Blocks marked sh are commands, and blocks marked
+// python use the Python package. Other blocks show output or are not meant to be run as they
+// are.
 func pages(t *testing.T, root string) map[string]string {
 	out := map[string]string{}
 	add := func(path string) {
@@ -69,8 +70,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestOwnData runs the tutorial on own data with readings every 15 minutes. Its day then has
-// 96 steps, all of which the model forecasts.
+// TestOwnData runs the tutorial about the user's own data with readings every 15 minutes. A day
+// then has 96 steps, all of which the model forecasts.
 func TestOwnData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")
@@ -104,8 +105,8 @@ func TestOwnData(t *testing.T) {
 	}
 }
 
-// endServices ends the processes whose IDs a page has written to files, and waits for them,
-// so that they do not write into a folder that is being removed.
+// endServices ends the processes whose IDs a page has written to files, and waits until they
+// have ended, so that they do not write to a folder that is being removed.
 func endServices(dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*.pid")) // the pattern is valid
 	for _, f := range files {
@@ -203,8 +204,8 @@ func blocks(text string) (all []block) {
 	return all
 }
 
-// TestAccessPage checks that the commands on the page about users are those that a script
-// runs with a real server, except for the start of the server.
+// TestAccessPage checks that a script runs the same commands with a real server as the page
+// about users shows, except for the start of the server.
 func TestAccessPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/access.md")
 	if err != nil {

@@ -106,8 +106,8 @@ func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
 		return cli.NoData()
 	}
 	if os.Getenv("GOGC") == "" {
-		// Only little memory stays in use for long, so collecting garbage less often costs
-		// little.
+		// Little memory stays in use for long, so less frequent garbage collection needs little
+		// additional memory.
 		debug.SetGCPercent(400)
 	}
 	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)
@@ -144,7 +144,7 @@ func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd, s, drawn)
 }
 
-// parse reads the flags whose values are texts.
+// parse parses the flags whose values are strings.
 func (o *forecastOptions) parse(d *series.Dataset) (err error) {
 	usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
 	if o.c.FitSteps, err = outlook.ParseFit(o.fit, serve.FitSteps); err != nil {

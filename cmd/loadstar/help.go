@@ -18,7 +18,8 @@ const start = `Loadstar trains electricity-load forecasters without collecting r
   loadstar help                      all commands; docs/ in the repository has the manual
 `
 
-// groups sorts the commands in the help. Commands that are not listed belong to the fleet.
+// groups lists the groups of commands in the help. Commands that are not listed belong to the
+// fleet's group.
 var groups = []struct {
 	title string
 	names string

@@ -22,8 +22,8 @@ func each(cmd *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// TestHelpWidth checks that the help of every command fits 100 columns on the widest
-// terminal, and that it does not use more than it has.
+// TestHelpWidth checks that no line of a command's help is longer than 100 characters, on a
+// terminal with 200 columns and on one with 80.
 func TestHelpWidth(t *testing.T) {
 	for columns, most := range map[string]int{"200": 100, "80": 100} {
 		t.Setenv("COLUMNS", columns)
@@ -71,8 +71,8 @@ func TestHelpRelated(t *testing.T) {
 	}
 }
 
-// TestHelpGroups checks that the groups name existing commands, so that a renamed command
-// does not move to the fleet's group.
+// TestHelpGroups checks that the groups name existing commands, so that a renamed command does
+// not unintentionally move to the fleet's group.
 func TestHelpGroups(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultHelpCmd()
@@ -86,7 +86,7 @@ func TestHelpGroups(t *testing.T) {
 	}
 }
 
-// TestHelpScreen checks that the list of commands fits one screen.
+// TestHelpScreen checks that the list of commands fits on one screen.
 func TestHelpScreen(t *testing.T) {
 	var b bytes.Buffer
 	root := newRoot()

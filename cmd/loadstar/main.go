@@ -2,8 +2,8 @@
 // buildings without collecting their readings. The binary contains server,
 // simulator and command line.
 //
-// Each command has its own file. It reads flags, calls the packages below and prints
-// the result.
+// Each command has its own file, which reads the flags, calls other packages and prints the
+// result.
 package main
 
 import (

@@ -51,7 +51,8 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// pkcs11 reports whether there is a software token and a program to use it. CI has both.
+// pkcs11 reports whether a software token and a program that uses it are installed. CI has
+// both.
 func pkcs11() (bool, error) {
 	for _, path := range []string{"softhsm2-util", "pkcs11-tool", "openssl", "/usr/lib/softhsm/libsofthsm2.so"} {
 		if _, err := exec.LookPath(path); err != nil {

@@ -58,8 +58,8 @@ The time is estimated from a half-second measurement of the training engine.`,
 	return cmd
 }
 
-// explainPlan explains a plan for the given number of clients, or for a dataset, or for
-// neither.
+// explainPlan explains a plan for the given number of clients, for a dataset, or without
+// either.
 func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanation, error) {
 	if clients > 0 {
 		return explain.Fleet(p, clients)
@@ -75,7 +75,7 @@ func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanat
 	return explain.Dataset(p, d)
 }
 
-// explainFleet explains a plan to operators of a server, for its fleet.
+// explainFleet explains a plan to the operators of a server, for the server's fleet.
 func explainFleet(p *fed.Plan, clients int) (string, error) {
 	e, err := explain.Fleet(p, clients)
 	if err != nil {

@@ -26,14 +26,14 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// town is a server with agents that forecast, each in its own process.
+// town is a server and agents that make forecasts, each in its own process.
 type town struct {
 	*testing.T
 	dir    string
 	agents []*forecaster
 }
 
-// forecaster is an agent that forecasts.
+// forecaster is an agent that makes forecasts.
 type forecaster struct {
 	fleet   *town
 	name    string
@@ -42,7 +42,7 @@ type forecaster struct {
 	cmd     *exec.Cmd // nil while it is not running
 }
 
-// patience limits every wait of the test. On an idle machine, none takes longer than two
+// patience limits every wait of the test. On an idle machine, no wait takes longer than two
 // seconds.
 const patience = time.Minute
 
@@ -59,7 +59,7 @@ func (f *town) loadstar(args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// start starts a command whose output goes to a file, and ends it with the test.
+// start starts a command whose output goes to a file. The command is ended when the test ends.
 func (f *town) start(log string, args ...string) *exec.Cmd {
 	f.Helper()
 	file, err := os.OpenFile(filepath.Join(f.dir, log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -177,7 +177,7 @@ func (a *forecaster) status() string {
 	return a.fleet.loadstar("agent", "status", "--config", a.name+".yaml")
 }
 
-// answer calls the HTTP interface, and returns false if nobody listens yet.
+// answer calls the HTTP interface, and returns false if the agent is not listening yet.
 func (a *forecaster) answer(method, path string, into any) bool {
 	a.fleet.Helper()
 	r, err := http.NewRequestWithContext(a.fleet.Context(), method, "http://"+a.address+path, nil)
@@ -199,7 +199,7 @@ func (a *forecaster) answer(method, path string, into any) bool {
 	return true
 }
 
-// which contains the clients that use and refuse a model.
+// which contains the clients that use a model and those that refuse it.
 type which struct {
 	Release          string
 	Run              string
@@ -241,7 +241,8 @@ func (a *forecaster) forecast(client string) (s said) {
 	return s
 }
 
-// all waits until the clients of agents use a model, and checks that their forecasts name it.
+// all waits until all clients of the agents use a model, and checks that their forecasts name
+// the model.
 func (f *town) all(agents []*forecaster, release, run string) (out map[string]said) {
 	f.Helper()
 	out = map[string]said{}
@@ -261,8 +262,8 @@ func (f *town) all(agents []*forecaster, release, run string) (out map[string]sa
 	return out
 }
 
-// spoil multiplies the weights of a finished run on the server, as a fault or an intruder
-// there could.
+// spoil multiplies the weights of a finished run on the server by a factor, as a fault or an
+// intruder could.
 func (f *town) spoil(run string, factor float32) {
 	f.Helper()
 	blobs, err := blob.Files(filepath.Join(f.dir, "server", "blobs"))

@@ -33,8 +33,8 @@ func (f *town) train(rounds int) (run, watched string) {
 	return run, f.loadstar("run", "watch", run)
 }
 
-// TestReleases trains a model over a fleet of agents that forecast, and releases good and bad
-// models to it. Server and agents are processes.
+// TestReleases trains a model with a fleet of agents that make forecasts, and releases good and
+// bad models to the fleet. The server and the agents are separate processes.
 func TestReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and agents")

@@ -160,9 +160,9 @@ func readRuns(r *report.Report, dirs []string) error {
 	return nil
 }
 
-// addBaselines backtests baselines for the best run of each task and dataset, unless its
-// folder has them. It reports whether it wrote any. If it cannot open a dataset, a notice
-// gives the reason for the missing baselines.
+// addBaselines backtests baselines for the best run of each task and dataset, unless its folder
+// already contains them. It reports whether it wrote any. If it cannot open a dataset, a notice
+// explains why baselines are missing.
 func addBaselines(ctx context.Context, notice io.Writer, runs []*report.Run, names []string, root string) (added bool) {
 	for _, r := range report.Representatives(runs) {
 		if r.HasBaselines(names) {
@@ -253,7 +253,7 @@ func compareForecasts(cmd *cobra.Command, runs []*report.Run, files []string, ro
 	return nil
 }
 
-// openPage opens a file in the browser. Having no browser is not an error.
+// openPage opens a file in the browser. It is not an error if there is no browser.
 func openPage(notice io.Writer, path string) {
 	if full, err := filepath.Abs(path); err == nil {
 		path = full

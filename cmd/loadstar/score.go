@@ -97,7 +97,7 @@ func (o *scoreOptions) run(cmd *cobra.Command, files []string) error {
 	return r.Print(cmd.OutOrStdout())
 }
 
-// forecastsOf returns the forecasts of a run at the cutoffs of others.
+// forecastsOf returns the forecasts that a run would have made at the cutoffs of others.
 func forecastsOf(cmd *cobra.Command, folder string, d *series.Dataset, workers int, others []*score.Forecasts) (*score.Forecasts, error) {
 	k, err := kernel.Default()
 	if err != nil {

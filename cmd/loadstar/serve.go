@@ -124,7 +124,7 @@ func (x serveFlag) add(f *pflag.FlagSet, d config.Config) {
 	}
 }
 
-// serverSource describes where the configuration of a server is.
+// serverSource describes where the configuration of a server comes from.
 type serverSource struct{ config.Source }
 
 func (s *serverSource) add(f *pflag.FlagSet) {

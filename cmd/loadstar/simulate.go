@@ -134,7 +134,7 @@ func (o *simulateOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd, s)
 }
 
-// check checks the flags, and reads the secret of a run to repeat.
+// check checks the flags and, if a run is to be repeated, reads its secret.
 func (o *simulateOptions) check() (err error) {
 	if o.c.Workers < 1 || o.memoryMB < 0 || o.c.Save < 0 || o.rounds < 0 {
 		return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
@@ -202,7 +202,7 @@ func (o *simulateOptions) print(cmd *cobra.Command, s *run.Summary) error {
 }
 
 // scored returns an error if no client of a run could be scored, because scripts would take
-// exit code 0 for a result.
+// exit code 0 to mean that there are results.
 func scored(s *run.Summary, d *series.Dataset, p *fed.Plan, dir string) error {
 	if !math.IsNaN(float64(s.MAE)) {
 		return nil
@@ -216,7 +216,7 @@ func scored(s *run.Summary, d *series.Dataset, p *fed.Plan, dir string) error {
 		p.Model.Targets.Steps(), 100*(1-p.Model.Split.Train-p.Model.Split.Validation), d.Name, longest, dir)
 }
 
-// printClosing prints a table of a run and its baselines, and one sentence.
+// printClosing prints a table of a run and its baselines, and a sentence that compares them.
 func printClosing(w io.Writer, dir string) error {
 	sentence, rows, err := report.Closing(dir)
 	if err != nil {

@@ -72,8 +72,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// mustRun runs loadstar and returns its output. The command is this test's binary under
-// another name, which testscript.Main has put into the PATH.
+// mustRun runs loadstar and returns its output. The command is this test's binary under another
+// name, which testscript.Main has added to the PATH.
 func mustRun(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("loadstar", args...)
@@ -150,8 +150,8 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 			case done >= kills:
 				wait = after(time.Minute)
 			case done%2 == 1:
-				// On a busy machine, a process may not start training in that time. Wait
-				// for a checkpoint instead.
+				// On a busy machine, a process may not start training within that time, so wait for
+				// a checkpoint instead.
 				wait = afterProgress(filepath.Join(out, "checkpoint"), k.upTo(20*time.Millisecond))
 			}
 			printed, killed := runUntil(t, k.dir, wait, a)

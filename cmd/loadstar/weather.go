@@ -18,7 +18,7 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// archiveDelay is the time until an archive contains a day.
+// archiveDelay is the time until an archive contains a past day.
 const archiveDelay = 5 * 24 * time.Hour
 
 // weatherRequest describes the weather to fetch.

@@ -5,9 +5,10 @@ import (
 	"math"
 )
 
-// Discount returns the factor applied to an update that was trained from weights of the
-// given age, in versions. It is 1 at 0 and always within [0, 1]. It panics if the
-// staleness is negative, because an update cannot come from a future version.
+// Discount returns the factor applied to an update that was trained from weights of the given
+// age, in versions. The factor is 1 for a staleness of 0 and is always within [0, 1]. A
+// Discount panics if the staleness is negative, because an update cannot come from a future
+// version.
 type Discount func(staleness int) float64
 
 // Constant applies no discount (Xie et al. 2019, "Asynchronous federated optimization",

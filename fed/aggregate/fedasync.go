@@ -13,14 +13,14 @@ var _ fed.Aggregator = Async{}
 //
 //	phi = (1-x) phi + x phi_c,   x = Alpha s(b - a_c)
 //
-// Updates are applied one after the other, in the order of the merge. The displacement is
-// phi after the last update minus phi before the first. Clients add a proximal term to
-// their loss. The server optimizer is plain descent at rate 1. Alpha is within (0, 1]. A
-// nil Discount is [Constant].
+// Updates are applied one after the other, in the order of the merge. The displacement is the
+// value of phi after the last update minus its value before the first. Clients add a proximal
+// term to their loss. The server optimizer is plain descent at rate 1. Alpha is within (0, 1].
+// A nil Discount is [Constant].
 //
 // Deviations: the paper merges each update on arrival. Here, one merge can contain several
-// updates. They are mixed in the order of client IDs, not of arrival, and their staleness
-// is counted from the version before the merge.
+// updates. They are mixed in the order of client IDs, not in the order of arrival, and their
+// staleness is counted from the version before the merge.
 type Async struct {
 	Alpha    float64
 	Discount Discount

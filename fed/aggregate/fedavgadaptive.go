@@ -25,13 +25,13 @@ var (
 // contributes 0. Beta1 is within [0, 1) and Epsilon is not negative. With the zero value
 // of PerClient, only the signs of the updates matter.
 //
-// It stores 8 bytes per shared weight for every client that ever returned an update: 340
-// kB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
+// PerClient stores 8 bytes per shared weight for every client that has ever returned an update:
+// 340 kB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
 //
-// Deviations: the paper prints sqrt(v + epsilon), and it prints sums where it means
-// averages. It moves one copy of the shared weights per client. By the printed sum all
-// copies are equal after each round, so here there is only one; the paper's text speaks of
-// distinct parameters for each client, which is server.states: client (client.Copy).
+// Deviations: the paper prints sqrt(v + epsilon), and it prints sums where it means averages.
+// The paper moves one copy of the shared weights per client. According to its formula, all
+// copies are equal after each round, so there is only one here. According to its text, each
+// client has distinct parameters; server.states: client selects this reading (client.Copy).
 type PerClient struct {
 	Beta1, Epsilon float64
 

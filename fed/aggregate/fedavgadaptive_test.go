@@ -23,7 +23,7 @@ func TestPerClient(t *testing.T) {
 	wantDisplacement(t, a, merge(update("a", 1, shared, -1, 2)), -1/1.5, 2/1.5)
 	wantDisplacement(t, a, merge(update("b", 1, shared, 2, 0)), .8, 0)
 
-	// With beta1 and epsilon 0, only the signs of an update matter, even for the smallest
+	// If beta1 and epsilon are 0, only the signs of an update matter, even for the smallest
 	// float32.
 	wantDisplacement(t, &PerClient{}, merge(update("a", 1, shared, -1e-45, 0)), -1, 0)
 }

@@ -10,9 +10,9 @@ var _ fed.Aggregator = Buffered{}
 //
 //	D = sum_c s(b - a_c) n_c delta_c / sum_c n_c
 //
-// where client c trained from version a_c, and b is the version of the weights to be
-// moved. The denominator is not discounted, so a buffer of stale updates moves the
-// weights less. If all updates are fresh, the result equals [Mean] bit for bit. A nil
+// where client c trained from version a_c, and b is the version of the weights to which the
+// displacement is applied. The denominator is not discounted, so a buffer of stale updates
+// moves the weights less. If all updates are fresh, the result equals [Mean] bit for bit. A nil
 // Discount is [Constant].
 //
 // Deviations: the paper gives all clients equal weight and divides by the size of the

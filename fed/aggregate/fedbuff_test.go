@@ -14,9 +14,8 @@ import (
 //
 //	(1·1 + 1/2·3·5) / (1+3) = 8.5/4 = 2.125,   (-2 + 1/2·3·2) / 4 = .25
 //
-// and, if both updates have equal weight, (1 + 1/2·5)/2 = 1.75, (-2 + 1/2·2)/2 = -.5. If
-// both have a staleness of 2, the result is half of the mean, because the denominator is
-// not discounted.
+// and, with equal weights, (1 + 1/2·5)/2 = 1.75, (-2 + 1/2·2)/2 = -.5. If both have a staleness
+// of 2, the result is half of the mean, because the denominator is not discounted.
 func TestBuffered(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)

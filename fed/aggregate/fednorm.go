@@ -17,34 +17,36 @@ var _ fed.Aggregator = FedNorm{}
 //	x_k      = e^f_k / sum_j e^f_j
 //	phi      = sum_k x_k phi_k
 //
-// where loss_k is the loss, on client k's data, of the weights that it received, or with
-// Trained of the weights phi_k that it returns. The
-// means and the standard deviation are over the updates of the merge. The server
-// optimizer is plain descent at rate 1. The zero value is the default.
+// where loss_k is the loss, on client k's data, of the weights that the client received or, if
+// Trained is set, of the weights phi_k that it returns. The means and the standard deviation
+// are over the updates of the merge. The server optimizer is plain descent at rate 1. The zero
+// value is the default.
 //
-// The new weights are a weighted mean of the clients' weights, so no client can move them
-// outside the range of the clients' weights. The x_k are equal if all contributions are
+// The new weights are a weighted mean of the clients' weights, so no client can move the new
+// weights outside the range of the clients' weights. The x_k are equal if all contributions are
 // equal, for example with one update or with equal losses. They are also equal with two
 // updates, because both are equally far from their mean.
 //
-// Deviations: we read "a is the maximum" as the height of the curve, 1. PeakMaxLambda
-// selects the other possible reading. Line 10 of the paper's algorithm has n_j/N only in
-// the denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into
-// the numerator as well. Equation 2 has the loss psi_k(w) of the global weights w, while
-// equation 1b defines psi_k(w) by the local weights w_k. The default is the former, because
-// the loss then shows how far the global weights are from what the client needs. Trained
-// follows equation 1b literally.
+// Deviations: we read "a is the maximum" as the height of the curve, 1. PeakMaxLambda selects
+// the other possible reading. Line 10 of the paper's algorithm has n_j/N only in the
+// denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into the
+// numerator as well. Equation 2 uses the loss psi_k(w) of the global weights w, while equation
+// 1b defines psi_k(w) by the local weights w_k. The default is the former, because the loss
+// then shows how far the global weights are from what the client needs. Trained follows
+// equation 1b literally.
 type FedNorm struct {
-	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative,
-	// because not all losses are below their mean. If it is 0, all x_k are equal. The
-	// larger it is, the more weight goes to the client nearest the mean. It depends on the
-	// unit of the loss and on the number of weights.
+	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative, because
+	// not all losses are below their mean. If it is 0, all x_k are equal. The larger a is, the
+	// more weight goes to the client nearest the mean. With this setting, a depends on the unit
+	// of the loss and on the number of weights.
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
-	// MaxExamples is the largest n_k; 0 means any. A client only claims its n_k.
+	// MaxExamples is an upper limit for n_k, because a client's n_k is only a claim. 0 means no
+	// limit.
 	MaxExamples int
-	// Trained compares the losses of the weights that clients return (equation 1b).
+	// Trained uses the losses of the weights that clients return (equation 1b) instead of those
+	// that they receive.
 	Trained bool
 }
 
@@ -72,9 +74,10 @@ func (a FedNorm) Aggregate(dst []float64, m *fed.Merge) error {
 }
 
 // weights returns the weights x_k of the updates. Apart from the height of the curve, the
-// formula does not depend on the scale of losses and distances. Both are therefore first
-// divided by a power of two near their largest value, so later steps cannot overflow. The
-// division is exact except for values that are negligible compared with the largest.
+// formula does not depend on the scale of losses and distances. Losses and distances are
+// therefore first divided by powers of two near their largest values, so that later steps
+// cannot overflow. The division is exact except for values that are negligible compared with
+// the largest.
 func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	lambda := make([]float64, len(m.Updates))
 	loss := make([]float64, len(m.Updates))
@@ -110,7 +113,7 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	for _, y := range f {
 		highest = max(highest, y)
 	}
-	// Subtracting the largest exponent from all exponents does not change the softmax.
+	// Subtracting the highest value from all exponents does not change the softmax.
 	var sum float64
 	for k, y := range f {
 		f[k] = math.Exp(peak * (y - highest))
@@ -129,7 +132,7 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	return f, nil
 }
 
-// bell replaces each element of x with exp(-(element - mean)^2 / (2 std^2)), or by 1 if all
+// bell replaces each element of x with exp(-(element - mean)^2 / (2 std^2)), or with 1 if all
 // elements are equal. The elements must be within [-2, 2].
 func bell(x []float64) []float64 {
 	subtractMean(x)
@@ -148,8 +151,8 @@ func bell(x []float64) []float64 {
 	return x
 }
 
-// subtractMean subtracts the mean of x from every element. If all elements are equal, they
-// become exactly 0.
+// subtractMean subtracts the mean of x from every element. If all elements are equal, the
+// results are exactly 0.
 func subtractMean(x []float64) {
 	first, mean := x[0], 0.
 	for _, y := range x {

@@ -45,9 +45,9 @@ func TestFedNorm(t *testing.T) {
 		wantDisplacement(t, c.norm, m, c.want)
 	}
 
-	// The distance is the sum over weights, measured from the weights to be moved, not
-	// from those that the client received: here 2, 4 and 6. Everything else is as above,
-	// except that the largest lambda is 18.
+	// The distance is summed over the weights, and is measured from the merge's shared weights,
+	// not from those that the client received: here the distances are 2, 4 and 6. Everything
+	// else is as above, except that the largest lambda is 18.
 	m.Shared = []float32{5, -7}
 	for i, from := range [][]float32{{5, -7}, {4, -6}, {6, -9}} {
 		m.Updates[i].From = from
@@ -111,7 +111,7 @@ func TestFedNormExtremes(t *testing.T) {
 	if err != nil || !slices.Equal(x, []float64{0, 1, 0}) {
 		t.Errorf("weights %v, %v at a huge peak", x, err)
 	}
-	// The largest lambda, and so the peak, is 0: the only client with a loss above the
+	// The largest lambda, and therefore the peak, is 0: the only client with a loss above the
 	// mean did not move.
 	x, err = FedNorm{PeakMaxLambda: true}.weights(losses([]float32{1, 2, 0}, []float64{1, 2, 6}))
 	if err != nil || !slices.EqualFunc(x, []float64{third, third, third}, near) {
@@ -225,7 +225,7 @@ func FuzzFedNorm(f *testing.F) {
 	})
 }
 
-// A client that claims all examples of the world has the weight of MaxExamples.
+// A client that claims an enormous number of examples has the weight of MaxExamples examples.
 func TestFedNormLimitsExamples(t *testing.T) {
 	m := &fed.Merge{Version: 1, Shared: []float32{0}, Fleet: 3}
 	for _, c := range []struct {

@@ -22,13 +22,14 @@ var _ fed.Aggregator = FedSIM{}
 // with a proximal term. The server optimizer is plain descent at rate 1. The paper uses
 // Delta = Beta = 0.25.
 //
-// Deviations: for a stale update, theta in v_i is the version that the client received,
-// because the client's proximal term refers to that version. The paper has no stale
-// updates. In variant 2 the paper takes the gradient on a query batch; we use the batch of
-// the merge. song2021 starts all methods from a model trained on the server's data; that is
-// start: server-data, and the default is random weights. Its lambda of 1 was set for a
+// Deviations: for a stale update, theta in v_i is the version that the client received, because
+// the client's proximal term refers to that version. The paper has no stale updates. In variant
+// 2 the paper takes the gradient on a query batch; we use the batch of the merge. song2021
+// starts all methods from a model trained on the server's data; start: server-data selects
+// this, and the default is random weights. The paper's lambda of 1 was chosen for a
 // cross-entropy of about 1; a loss of scaled loads is a hundred times smaller, so client.mu
-// should be, too. The points at which gradients are computed are rounded to float32.
+// should be a hundred times smaller, too. The points at which gradients are computed are
+// rounded to float32.
 type FedSIM struct {
 	Delta, Beta float64
 	// Rounds is the number of merges over which beta falls linearly from Beta to 0 (table
@@ -40,8 +41,8 @@ type FedSIM struct {
 	FirstOrder bool
 }
 
-// Needs implements [fed.Aggregator]. With FirstOrder, data on the server is needed only
-// for ServerGradient.
+// Needs implements [fed.Aggregator]. If FirstOrder is set, only ServerGradient needs data on
+// the server.
 func (a FedSIM) Needs() fed.Needs {
 	return fed.Needs{EachUpdate: true, ServerData: a.ServerGradient || !a.FirstOrder}
 }

@@ -9,13 +9,13 @@ var _ fed.Aggregator = Mean{}
 //
 //	D = sum_c n_c delta_c / sum_c n_c
 //
-// The weights n_c are those with which updates were added to the sums: their numbers of
+// The weight n_c is the one with which the update was added to the sums: its number of
 // examples, or 1. The versions of the updates are ignored.
 //
 // Deviations: bose2024 prints a sum without weights. bose2023 weighs by the sizes of the
-// clients' minibatches, which are all equal, so its mean is uniform in effect; the default
-// here is by the number of training examples, as in reddi2021, and server.weighting:
-// uniform is bose2023's.
+// clients' minibatches, which are all equal, so its mean is in effect unweighted; the default
+// here is weighting by the number of training examples, as in reddi2021, and server.weighting:
+// uniform gives bose2023's mean.
 type Mean struct{}
 
 // Needs implements [fed.Aggregator]. It needs only the sums of updates.

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMean merges the updates (1, -2) with 1 example and (5, 2) with 3 examples. Their
-// mean is (1 + 15)/4 = 4 and (-2 + 6)/4 = 1. With equal weights the mean is (1 + 5)/2 = 3
-// and 0. The older version of the second update has no effect.
+// TestMean merges the updates (1, -2) with 1 example and (5, 2) with 3 examples. Their mean is
+// (1 + 15)/4 = 4 and (-2 + 6)/4 = 1. With equal weights the mean is (1 + 5)/2 = 3 and 0. The
+// second update's older version has no effect.
 func TestMean(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)

@@ -75,8 +75,8 @@ func finite[F float32 | float64](x []F) bool {
 	return true
 }
 
-// offset returns the distance of a client's trained weight from the weight to be moved,
-// in one coordinate. For a fresh update that is the update itself, unrounded.
+// offset returns the distance of a client's trained weight from the weight to be moved, in one
+// coordinate. For a fresh update, the distance is the update itself, unrounded.
 func offset(m *fed.Merge, u *fed.Received, i int) float64 {
 	return (float64(u.From[i]) - float64(m.Shared[i])) + float64(u.Delta[i])
 }

@@ -200,7 +200,7 @@ func dump(m *fed.Merge) string {
 	return b.String()
 }
 
-// overwrite replaces all contents of a merge by other values.
+// overwrite replaces all contents of a merge with other values.
 func overwrite(m *fed.Merge) {
 	for _, s := range m.Sums {
 		s.Delta.Reset()

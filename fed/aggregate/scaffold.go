@@ -24,8 +24,9 @@ var (
 // plan's weighting. The zero value is ready for use.
 //
 // Deviations: reddi2021 weighs both means by n_i/n, the clients' shares of the examples;
-// that is server.weighting: examples. The default is uniform, as in Karimireddy et al. c is stored as float64 and sent as float32. If a round is abandoned at its
-// deadline, the clients already counted have changed their c_i but c stays the same. A
+// server.weighting: examples selects this. The default is uniform, as in Karimireddy et al. c
+// is stored as float64 and sent as float32. If a round is abandoned at its deadline, the
+// clients whose updates were already counted have changed their c_i, but c stays the same. A
 // plan with deadlines should therefore have a quorum that is nearly always met.
 type Scaffold struct {
 	c    []float64 // nil before the first merge, which means 0
@@ -35,7 +36,7 @@ type Scaffold struct {
 // Needs implements [fed.Aggregator].
 func (*Scaffold) Needs() fed.Needs { return fed.Needs{Control: true} }
 
-// Start implements [fed.Starter]. All tasks of a version share one control variate. It
+// Start implements [fed.Starter]. All tasks of a version share one control variate. Start
 // panics if the number of shared weights differs from that in earlier merges.
 func (a *Scaffold) Start(t *fed.Task) {
 	if a.c != nil && len(a.c) != len(t.Shared) {

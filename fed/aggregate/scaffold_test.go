@@ -52,8 +52,8 @@ func TestScaffold(t *testing.T) {
 			wantDisplacement(t, a, m, c.want[round]...)
 		}
 		start()
-		// Compare the control variates of all tasks only now, because a later merge must
-		// not change that of an earlier task.
+		// Compare the control variates of all tasks only now, because a later merge must not
+		// change the control variate of an earlier task.
 		if !slices.EqualFunc(given, c.control, slices.Equal) {
 			t.Errorf("control variates %v, want %v", given, c.control)
 		}

@@ -14,12 +14,12 @@ var _ fed.Aggregator = Trimmed{}
 //	D_i = mean of delta_k,i over the clients k that are neither among the c largest
 //	      nor among the c smallest values of coordinate i,  c = ceil(n/5)
 //
-// Fewer than a fifth of the clients cannot move a coordinate beyond the values of the others.
-// All clients have the same weight, because a client's number of examples is only a claim. The zero value
-// is ready to use.
+// If fewer than a fifth of the clients are hostile, they cannot move a coordinate beyond the
+// values of the others. All clients have the same weight, because a client's number of examples
+// is only a claim. The zero value is ready to use.
 //
-// Deviations: c is rounded up, so at least a fifth of the clients is left out at each end,
-// but at least one value stays. With one or two updates, Trimmed is the mean.
+// Deviations: c is rounded up, so at least a fifth of the clients is left out at each end, but
+// at least one value always remains. With one or two updates, Trimmed is the mean.
 type Trimmed struct{}
 
 // Needs implements [fed.Aggregator].

@@ -39,8 +39,8 @@ func TestTrimmed(t *testing.T) {
 	}
 }
 
-// If at most a fifth of the clients is hostile, the result is within the range of the others in
-// each coordinate, whatever the hostile ones send.
+// If at most a fifth of the clients is hostile, the result is within the range of the other
+// clients' values in each coordinate, whatever the hostile clients send.
 func TestTrimmedWithinHonest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const length = 3

@@ -1,6 +1,6 @@
-// Package client does one client's part of a round. It joins shared and personal weights,
-// trains them, and splits them again, so an update can contain only shared weights. Both
-// the agent and the simulator use it.
+// Package client implements a client's part of a round. It joins shared and personal weights,
+// trains them, and splits them again, so an update can contain only shared weights. Both the
+// agent and the simulator use it.
 package client
 
 import (
@@ -18,14 +18,14 @@ import (
 	"loadstar/series"
 )
 
-// Job contains the parts of a plan that are the same for all its clients.
+// Job contains the parts of a plan that are the same for all of the plan's clients.
 type Job struct {
 	// Seed is the plan's seed. It selects examples of the server's own data.
 	Seed uint64
 	// Draws selects the clients' examples.
 	Draws fed.Draws
 	// Coarse means that the numbers sent with an update have two significant digits, and that
-	// the loss covers a random half of the examples. Agents send only such numbers.
+	// the loss covers a random half of the examples. Agents send only coarse numbers.
 	Coarse    bool
 	Model     *forecast.Model
 	Partition forecast.Partition
@@ -33,17 +33,17 @@ type Job struct {
 	Targets   int // targets of an example
 	Batch     int
 	Needs     fed.Needs
-	// Averaged means that tasks and updates contain the moments of the shared weights after
-	// the weights.
+	// Averaged means that the vectors of tasks and updates contain the shared weights, followed
+	// by their moments.
 	Averaged bool
 	// Noise means that the trainer needs the noise of a client's load.
 	Noise bool
-	// Own means that a client stores its shared weights after a turn and begins its next
-	// turn with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that it is also
-	// scored with them.
+	// Own means that a client stores its shared weights after a turn and begins its next turn
+	// with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that the client is also
+	// scored with its own shared weights.
 	Own, ScoreOwn bool
-	// Copy, if not nil, determines which shared weights are stored after a turn. Without it, the
-	// client stores the weights after training.
+	// Copy, if not nil, determines which shared weights are stored after a turn. If Copy is nil,
+	// these are the weights after training.
 	Copy *Copy
 }
 
@@ -60,7 +60,7 @@ func (j *Job) ownLen() int {
 }
 
 // Join writes all weights with which a client is scored to dst, given the server's shared
-// weights and the client's stored state. First reports that the client has not trained yet.
+// weights and the client's stored state. first means that the client has not trained yet.
 func (j *Job) Join(dst, shared, kept []float32, first bool) {
 	j.Partition.Join(dst, j.scored(shared, kept, first), kept[:j.Partition.PersonalLen()])
 }
@@ -73,7 +73,7 @@ func (j *Job) scored(shared, kept []float32, first bool) []float32 {
 	return shared
 }
 
-// sharedLen returns the length of the vector of a task and of an update.
+// sharedLen returns the length of the vectors of tasks and updates.
 func (j *Job) sharedLen() int {
 	n := j.Partition.SharedLen()
 	if j.Averaged {
@@ -135,8 +135,8 @@ func (w *Worker) Kept() int {
 type Client struct {
 	ID   fed.ClientID
 	Data []series.Examples
-	// Kept is the client's state between rounds. First reports that the client has not
-	// trained yet; then only the personal weights in Kept are valid.
+	// Kept is the client's state between rounds. First reports whether the client has not
+	// trained yet; if so, only the personal weights in Kept are valid.
 	Kept  []float32
 	First bool
 }
@@ -202,7 +202,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 }
 
 // progress replaces the weights in delta with their change in the turn, and sets the shared
-// weights that the client stores. own may begin with the same memory as before.
+// weights that the client stores. own and before may begin at the same address.
 func (w *Worker) progress(delta, own, before []float32, first bool) {
 	if !w.job.Own {
 		for i, b := range before {
@@ -225,8 +225,8 @@ func (w *Worker) progress(delta, own, before []float32, first bool) {
 	}
 }
 
-// check returns an error if a task does not fit the plan. Tasks come from the network, so
-// this can happen.
+// check returns an error if a task does not fit the plan. This can happen because tasks come
+// from the network.
 func (w *Worker) check(c *Client, t fed.Task) error {
 	shared, control := w.job.sharedLen(), 0
 	if w.job.Needs.Control {
@@ -270,9 +270,9 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// loss returns the loss of the client's current weights over all training examples. If the
-// loss leaves an agent, it covers a random half of the examples. Otherwise two losses whose
-// examples differ by one would reveal the loss of that example.
+// loss returns the loss of the client's current weights over all training examples or, if the
+// loss leaves an agent, over a random half of them: two losses over all examples would reveal
+// the loss of a single example by which their examples differ.
 func (w *Worker) loss(c *Client, t *fed.Task) float64 {
 	n := w.objective.Len()
 	w.all = w.all[:0]

@@ -9,17 +9,18 @@ import "math"
 //	theta_c = theta_c + Rate · delta_c / (sqrt(v_c) + Epsilon)
 //
 // The caption of the figure says that FedAvgAdaptive "uses N distinct states for each of the
-// clients", and section 3 that it "maintains distinct parameters for each client, thereby
+// clients", and section 3 says that it "maintains distinct parameters for each client, thereby
 // providing a degree of personalization from the outset". Line 8 as printed sums over the
-// clients, which makes all copies equal; that is aggregate.PerClient, the default.
+// clients, which makes all copies equal; aggregate.PerClient, the default, implements this
+// reading.
 //
-// A copy depends only on the updates of its client. It is therefore stored at the client,
-// where it changes when the update is counted, and tasks are the same for all clients. The
-// server's shared weights still move by the mean over clients. New clients start from them,
-// and releases contain them.
+// A copy depends only on the updates of its client. It is therefore stored at the client, where
+// it changes when the update is counted, and all clients receive the same tasks. The server's
+// shared weights still move by the mean over clients. New clients start from the server's
+// weights, and releases contain them.
 //
-// Deviations: in this reading clients learn nothing from each other, which the paper does
-// not say. The paper prints sqrt(v + epsilon). Copies and second moments are float32.
+// Deviations: in this reading, clients learn nothing from each other; the paper does not
+// mention this. The paper prints sqrt(v + epsilon). Copies and second moments are float32.
 type Copy struct{ Rate, Beta1, Epsilon float64 }
 
 // move returns the next value of a weight and updates its second moment.

@@ -41,7 +41,7 @@ func TestClientStates(t *testing.T) {
 					t.Fatalf("round %d: second moment %d is %v, want %v", r, j, got, v[j])
 				}
 			}
-			// After the first round, the server's weights have no effect, not even by the
+			// After the first round, the server's weights have no effect, not even through the
 			// proximal term.
 			if r == 0 {
 				x.train(t, other, x.task(r, received))
@@ -61,8 +61,8 @@ func TestClientStates(t *testing.T) {
 	}
 }
 
-// TestOneClientState checks that a single client's copy equals the shared weights of a server
-// that has no other client.
+// TestOneClientState checks that a client's copy equals the server's shared weights if the
+// server has no other client.
 func TestOneClientState(t *testing.T) {
 	x := newFixture(t, "{algorithm: fedavgadaptive, model: {name: fekri2023, lookback: 4, targets: 2}, "+
 		"client: {batch: 8, steps: 2}, server: {states: client, lr: 0.01}}", homes(t, 1))

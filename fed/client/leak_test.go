@@ -46,8 +46,7 @@ func TestUpdateFields(t *testing.T) {
 	}
 }
 
-// tiny returns plan keys with learning rates so small that no weight of usual size
-// changes.
+// tiny returns plan keys with learning rates so small that no weight of normal size changes.
 func tiny(algorithm string) string {
 	keys := "lr: 1.0e-30"
 	switch algorithm {
@@ -59,8 +58,8 @@ func tiny(algorithm string) string {
 	return keys
 }
 
-// leakCase is a model with a partition and a list of its personal layers. The list is
-// written out, so that the test does not depend on the code under test.
+// leakCase is a model with a partition and a list of the personal layers. The list is spelled
+// out so that the test does not depend on the code under test.
 type leakCase struct {
 	model, partition string
 	personal         []string
@@ -111,10 +110,10 @@ func (c leakCase) split(m []nn.Layer, w []float32) (shared, personal []float32) 
 	return shared, personal
 }
 
-// TestPersonalWeightsDoNotLeak sets every personal weight to a value that no shared
-// weight has, and trains with rates so small that no weight changes. An update must then
-// be all zeros: a personal weight in it would be visible as its value or its negative.
-// fedsgd sends a gradient, which the test computes without any partition.
+// TestPersonalWeightsDoNotLeak sets every personal weight to a value that no shared weight has,
+// and trains with rates so small that no weight changes. An update must then be all zeros: a
+// personal weight in it would show as its value or its negative. fedsgd sends a gradient, which
+// the test computes without any partition.
 func TestPersonalWeightsDoNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {
@@ -185,10 +184,10 @@ func (x *fixture) descent(k *kernel.Set, w []float32) []float32 {
 	return g
 }
 
-// TestPersonalBiasDoesNotLeak trains with usual rates. With the absolute error as loss, a
-// gradient depends only on whether a forecast is above or below its target. Two clients
-// whose personal output biases put all forecasts above all targets, by different amounts,
-// must therefore send the same bits.
+// TestPersonalBiasDoesNotLeak trains with normal learning rates. With the absolute error as
+// loss, a gradient depends only on whether a forecast is above or below its target. Two clients
+// whose personal output biases put all forecasts above all targets, by different amounts, must
+// therefore send the same bits.
 func TestPersonalBiasDoesNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {
@@ -232,9 +231,9 @@ func TestPersonalBiasDoesNotLeak(t *testing.T) {
 	}
 }
 
-// TestUpdateIsChangeOfSharedLayers trains with usual rates and various personal layers.
-// Every number of an update must be the change of a weight in a shared layer, in the order
-// of layers. The client must store the personal weights.
+// TestUpdateIsChangeOfSharedLayers trains with normal learning rates and various personal
+// layers. Every number in an update must be the change of a weight in a shared layer, in the
+// order of layers. The client must store the personal weights.
 func TestUpdateIsChangeOfSharedLayers(t *testing.T) {
 	d := homes(t, 1)
 	names := []string{"lstm_l0", "lstm_l1", "fc.0", "fc.1", "fc.2", "fc.3", "fc.4"}
@@ -260,7 +259,7 @@ func TestUpdateIsChangeOfSharedLayers(t *testing.T) {
 			}
 		}
 		_, before := c.split(layers, x.initial)
-		// Every algorithm trains personal weights. pFedMe does so in its inner steps, and
+		// Every algorithm trains personal weights. pFedMe trains them in its inner steps, and
 		// fedsgd in a separate step.
 		if slices.Equal(client.Kept[:len(before)], before) {
 			t.Fatalf("%s: the personal layers did not train", text)

@@ -8,9 +8,9 @@ import (
 	"loadstar/fed"
 )
 
-// TestLossOfWeights checks whose weights determine the loss in an update: fekri2023's
-// equation 2 compares the loss of the received weights, and its equation 1b that of the
-// trained ones.
+// TestLossOfWeights checks which weights the loss in an update refers to: fekri2023's equation
+// 2 uses the loss of the received weights, and its equation 1b uses the loss of the trained
+// weights.
 func TestLossOfWeights(t *testing.T) {
 	for _, of := range []string{"received", "trained"} {
 		x := newFixture(t, small("fednorm", "partition: head, server: {loss: "+of+"}"), homes(t, 2))

@@ -29,11 +29,12 @@ func (r *reference) step(w, g []float32, c *fed.Client, only func(i int) bool) {
 	}
 }
 
-// Averaged moments equal a reference in which the moments of the shared weights are the
-// mean over the clients after each round, and those of the personal weights are not.
+// Averaged moments equal those of a reference in which, after each round, the moments of the
+// shared weights are replaced with their mean over the clients, and the moments of the personal
+// weights are not.
 func TestAveragedMoments(t *testing.T) {
 	const clients, rounds, steps = 3, 4, 2
-	// A batch of all examples makes the steps independent of the sampling.
+	// A batch of all examples makes the steps independent of sampling.
 	x := newFixture(t, "{algorithm: fedavg, model: {name: fekri2023, lookback: 4, targets: 2}, partition: head, "+
 		"client: {batch: 4096, steps: 2, moments: averaged, epsilon: 1e-4}, server: {weighting: uniform}}", homes(t, clients))
 	p, n := x.problem.Partition, len(x.initial)

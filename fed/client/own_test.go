@@ -7,13 +7,13 @@ import (
 	"loadstar/fed"
 )
 
-// TestBeginOwn compares clients that begin with their own shared weights with a reference in
-// float64. The client continues from its last weights, the proximal term pulls it towards
-// the received ones, and it sends the distance that it moved. The received weights of each
-// round are chosen by the test, far from the client's.
+// TestBeginOwn compares a client that begins with its own shared weights with a reference in
+// float64. The client continues from its last weights, the proximal term pulls it towards the
+// received ones, and it sends the change of its weights. The test chooses the received weights
+// of each round far from the client's.
 func TestBeginOwn(t *testing.T) {
 	const rounds, steps = 3, 2
-	// A batch of all examples makes the steps independent of the sampling.
+	// A batch of all examples makes the steps independent of sampling.
 	x := newFixture(t, "{algorithm: fedprox, model: {name: fekri2023, lookback: 4, targets: 2}, partition: head, "+
 		"client: {batch: 4096, steps: 2, begin: own, mu: 0.5, epsilon: 1e-4}, server: {weighting: uniform}}", homes(t, 1))
 	p, n := x.problem.Partition, len(x.initial)
@@ -36,7 +36,8 @@ func TestBeginOwn(t *testing.T) {
 		}
 		u := x.train(t, c, x.task(r, received))
 
-		// In round 0 the received weights are the initial ones, with which whole begins.
+		// In round 0, the received weights are the initial weights, which are also the first
+		// value of whole.
 		before := slices.Clone(whole)
 		now := reference{m: make([]float64, n), v: make([]float64, n)}
 		target := make([]float32, n)
@@ -60,12 +61,13 @@ func TestBeginOwn(t *testing.T) {
 		near(t, "progress", u.Delta, moved, 2e-6)
 		near(t, "own weights", c.Kept[personal:], ends, 1e-5)
 		near(t, "personal weights", c.Kept[:personal], mine, 1e-5)
-		// The reference continues from the same float32 weights, so that errors do not add up.
+		// The reference continues from the client's float32 weights, so that errors do not
+		// accumulate.
 		p.Join(whole, c.Kept[personal:], c.Kept[:personal])
 	}
 }
 
-// TestScoreOwn checks with which shared weights a client is scored and fine-tuned.
+// TestScoreOwn checks which shared weights are used to score and fine-tune a client.
 func TestScoreOwn(t *testing.T) {
 	for _, scored := range []string{"shared", "own"} {
 		x := newFixture(t, "{algorithm: fedadam, model: {name: fekri2023, lookback: 4, targets: 2}, partition: head, "+
@@ -97,7 +99,7 @@ func TestScoreOwn(t *testing.T) {
 		if err != nil || !sameBits(last, want) {
 			t.Errorf("%s: without fine-tuning, the weights are wrong: %v", scored, err)
 		}
-		// Fine-tuning equals training from these weights with the stored moments.
+		// Fine-tuning is the same as training from these weights with the stored moments.
 		plain := *x.job
 		plain.Own = false
 		w := NewWorker(&plain, kernels(t), x.parts.NewTuner(kernels(t)))

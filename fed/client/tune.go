@@ -9,9 +9,9 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Tuner determines the weights with which a client forecasts after the last round. It
-// trains them on the client's data and, if the plan says so, chooses among several
-// candidates by a score. Only one goroutine may use it at a time.
+// Tuner determines the weights with which a client forecasts after the last round. It trains
+// them on the client's data and, if the plan requires it, chooses the candidate with the best
+// score. Only one goroutine may use it at a time.
 type Tuner struct {
 	job *Job
 	// stored describes the state of clients, which differs from the worker's state if
@@ -26,8 +26,8 @@ type Tuner struct {
 	update                    fed.Update
 }
 
-// NewTuner returns a tuner that trains with t, which no other worker may use. If t is nil,
-// it does not train. choose means that it chooses the weights by their score.
+// NewTuner returns a tuner that trains with t, which no other worker may use. If t is nil, the
+// tuner does not train. If choose is true, it chooses the weights by their score.
 func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	own := *j
 	own.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
@@ -48,8 +48,8 @@ func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	return x
 }
 
-// shares are the positions between the weights before and after fine-tuning at which a
-// tuner scores the weights.
+// shares are the points between the weights before fine-tuning (0) and after it (1) at which a
+// tuner scores interpolated weights.
 var shares = []float32{0, 0.25, 0.5, 0.75, 1}
 
 // Tune returns the weights of a client, valid until the next call. The task contains the
@@ -57,10 +57,10 @@ var shares = []float32{0, 0.25, 0.5, 0.75, 1}
 // round, which Tune does not change. Tune continues the moments that the trainer keeps
 // between rounds.
 //
-// If the tuner chooses, the candidates are interpolations between the weights before and
-// after fine-tuning, the weights after half of the steps, and the weights in earlier. It
-// returns the first of those with the lowest score. If no score is a number, it returns
-// the weights after fine-tuning. If it does not choose, score is not called.
+// If the tuner chooses, the candidates are interpolations between the weights before and after
+// fine-tuning, the weights after half of the steps, and the weights in earlier. Tune returns
+// the first candidate with the lowest score or, if every score is NaN, the weights after
+// fine-tuning. If the tuner does not choose, score is not called.
 func (x *Tuner) Tune(ctx context.Context, c *Client, t fed.Task, earlier [][]float32, score func(w []float32) (float64, error)) ([]float32, error) {
 	p := x.job.Partition
 	personal := p.PersonalLen()

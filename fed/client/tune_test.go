@@ -21,7 +21,7 @@ func distance(to []float32) func(w []float32) (float64, error) {
 	}
 }
 
-// between returns the weights at the share a of the way from x to y.
+// between returns the weights at fraction a of the way from x to y.
 func between(x, y []float32, a float32) []float32 {
 	z := slices.Clone(x)
 	for i := range z {
@@ -67,7 +67,7 @@ func TestTunerChooses(t *testing.T) {
 			t.Errorf("%s is not chosen", name)
 		}
 	}
-	// Without scores, the weights after fine-tuning are chosen.
+	// If all scores are NaN, the weights after fine-tuning are chosen.
 	nan := func([]float32) (float64, error) { return math.NaN(), nil }
 	if !slices.Equal(tune(chooser, [][]float32{far}, nan), after) {
 		t.Error("without a score, the weights after fine-tuning are not chosen")
@@ -107,7 +107,7 @@ func TestTunerContinuesMoments(t *testing.T) {
 		}
 		tuned = slices.Clone(tuned)
 		personal := slices.Clone(c.Kept[:x.problem.Partition.PersonalLen()])
-		// Another round of two steps, from the same state, takes the same steps.
+		// An ordinary round of two steps from the same state takes the same steps.
 		x.train(t, c, fed.Task{Round: 5, Version: 1, Shared: shared})
 		if !slices.Equal(tuned, x.worker.Weights()) {
 			t.Errorf("moments %s: fine-tuning differs from another round", moments)

@@ -18,9 +18,9 @@ var _ fed.ClientOptimizer = (*Adam)(nil)
 // for the personal weights.
 //
 // Deviations: bose2024 prints √(v + ε) and corrects the bias by the number of the round;
-// bose2023 prints the v of the previous step. We take both for misprints. Figure 4 of
-// bose2024 can also be read so that m and v continue from round to round (lines 7 and 14).
-// This is Keep, client.moments: kept.
+// bose2023 prints the v of the previous step. We take both for misprints. Figure 4 of bose2024
+// can also be read so that m and v continue from round to round (lines 7 and 14). This reading
+// is Keep (client.moments: kept).
 type Adam struct {
 	Kernel       *kernel.Set
 	Rate         Rate
@@ -90,7 +90,8 @@ func (o *Adam) step(w, g []float32, spans []fed.Span, at kernel.AdamStep) {
 	}
 }
 
-// End stores the moments and writes those that are averaged to t.Moments.
+// End stores the moments that the client keeps, and writes those that are averaged to
+// t.Moments.
 func (o *Adam) End(t *fed.Turn) {
 	switch o.Moments {
 	case Keep:

@@ -7,17 +7,17 @@ import (
 
 var _ fed.ClientOptimizer = (*AMSGrad)(nil)
 
-// AMSGrad is [Adam] with the largest second moment so far, of the round or of all rounds, instead of the
-// current one, so that steps do not grow when a second moment decays (Reddi et al. 2018;
+// AMSGrad is [Adam] with each second moment replaced by its largest value so far, in the round
+// or in all rounds, so that steps do not grow when a second moment decays (Reddi et al. 2018;
 // bose2024, figure 4, "AdamAMS"):
 //
 //	u = max(u, v/(1-β₂ᵏ))
 //	w -= rate · m/(1-β₁ᵏ) / (√u + ε)
 //
-// Deviations: those of Adam. The bias correction is bose2024's; Reddi et al. do not correct
-// the bias, and PyTorch corrects it after taking the maximum of v. Line 1 of bose2024's
-// figure 4 makes AdamAMS begin a turn with the client's own weights; that is client.begin:
-// own, and the default begins with the received ones.
+// Deviations: those of [Adam]. The bias correction is bose2024's; Reddi et al. do not correct
+// the bias, and PyTorch corrects it after taking the maximum of v. Line 1 of bose2024's figure
+// 4 makes AdamAMS begin a turn with the client's own weights; client.begin: own selects this,
+// and the default is to begin with the received weights.
 type AMSGrad struct {
 	Kernel       *kernel.Set
 	Rate         Rate

@@ -7,7 +7,7 @@
 // algorithm 2).
 package clientopt
 
-// zeroed returns a slice of n zeros. It reuses buf if that is large enough.
+// zeroed returns a slice of n zeros. It reuses buf if buf is large enough.
 func zeroed(buf []float32, n int) []float32 {
 	if cap(buf) < n {
 		return make([]float32, n)

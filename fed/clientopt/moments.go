@@ -9,25 +9,26 @@ import (
 // Moments determines what happens to the moments of [Adam] and [AMSGrad] between rounds.
 type Moments int
 
-// Reset starts every round with moments of zero. Keep stores the moments and the number of
-// steps at the client. Average sends the moments of the shared weights with the weights,
-// and the server averages them too. The client stores its other moments.
+// Reset sets the moments to zero at the start of every round. Keep stores the moments and the
+// number of steps at the client. Average sends the moments of the shared weights together with
+// these weights, and the server averages both. The client stores the moments of its personal
+// weights.
 const (
 	Reset Moments = iota
 	Keep
 	Average
 )
 
-// maxCount is the largest number of steps that is stored. All integers up to it are
-// exact in float32, and no bias correction differs from 1 after so many steps.
+// maxCount is the largest number of steps that is stored. All integers up to it are exact in
+// float32, and after that many steps every bias correction is 1.
 const maxCount = 1 << 24
 
 // count returns the number of steps as it is stored.
 func count(steps int) float32 { return float32(min(steps, maxCount)) }
 
-// restore reads vectors that save wrote and returns the number of steps. In a client's
-// first turn the vectors are zeros. Each vector has a value for each weight in spans; nil
-// means all weights.
+// restore reads vectors that save wrote and returns the number of steps. In a client's first
+// turn the vectors are zeros. Each vector has a value for each weight in spans; nil spans mean
+// all weights.
 func restore(t *fed.Turn, spans []fed.Span, vectors ...[]float32) (steps int) {
 	if t.First {
 		for _, x := range vectors {
@@ -73,14 +74,14 @@ func personal(dst []fed.Span, shared []fed.Span, weights int) []fed.Span {
 	return dst
 }
 
-// receive copies the averaged moments of a task to m and v. Sums of moments are rounded,
-// and clients may send wrong ones. A second moment that is far too small would make a
-// very large step. Therefore v is raised to the smallest value that gradients can give
-// with this m. By the Cauchy-Schwarz inequality, that value is
+// receive copies the averaged moments of a task to m and v. Sums of moments are rounded, and
+// clients may send incorrect moments. A second moment that is far too small would make a very
+// large step. Therefore v is raised to the smallest value that gradients can give with this m.
+// By the Cauchy-Schwarz inequality, that value is
 //
 //	v ≥ m² (1-β₂) (1 - β₁²/β₂) / (1-β₁)²
 //
-// Means over clients satisfy it too, because the square is convex.
+// Means over clients also satisfy this bound, because the square is convex.
 func receive(t *fed.Turn, m, v []float32, beta1, beta2 float64) {
 	n := len(t.Moments) / 2
 	if len(t.Task.Shared) != 3*n {

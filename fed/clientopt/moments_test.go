@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// next returns the turn after t of a client that received the weights and moments that it
-// sent in t.
+// next returns the turn that follows t, for a client that receives back the weights and moments
+// that it sent in t.
 func next(t *fed.Turn) *fed.Turn {
 	n := *t
 	n.First = false
@@ -61,7 +61,7 @@ func TestMomentsContinue(t *testing.T) {
 	}
 }
 
-// A client that takes part for the first time in a later version has no moments of its own.
+// A client that first takes part at a later version has no moments of its own.
 func TestAveragedMomentsOfNewClient(t *testing.T) {
 	k := kernels(t)
 	o := &Adam{Kernel: k, Rate: Rate{Base: 1}, Beta1: 0.5, Beta2: 0.75, Moments: Average}

@@ -13,15 +13,15 @@ var _ fed.ClientOptimizer = (*Prox)(nil)
 //
 //	g += Mu · (w - received)
 //
-// With [SGD] it is the optimizer prox, with [Adam] it is proxadam.
+// With [SGD], it is the optimizer prox; with [Adam], it is proxadam.
 //
-// The received weights are the server's, θ⁰ of the previous round in line 6 of
-// bose2024's figure 4. Even if client.begin is own, the term pulls a client that begins
-// with its own weights (line 1) towards the server's.
+// The received weights are the server's; line 6 of bose2024's figure 4 calls them θ⁰ of the
+// previous round. Even if client.begin is own, so that a client begins with its own weights
+// (line 1), the term pulls the client towards the server's weights.
 //
-// Deviations: personal weights have no proximal term, because no received weights exist
-// for them (bose2024, section 3). bose2024's α is Mu/2. By default a client begins with the
-// received weights, as in FedProx; line 1 of bose2024's figure 4 is client.begin: own.
+// Deviations: personal weights have no proximal term, because no received weights exist for
+// them (bose2024, section 3). bose2024's α is Mu/2. By default, a client begins with the
+// received weights, as in FedProx; client.begin: own follows line 1 of bose2024's figure 4.
 type Prox struct {
 	Kernel *kernel.Set
 	Mu     float64

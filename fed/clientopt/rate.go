@@ -31,7 +31,7 @@ type Rate struct {
 	Warmup int // steps
 }
 
-// At returns the learning rate of a step of a round that has the given number of steps.
+// At returns the learning rate for one step of a round with the given number of steps.
 func (r Rate) At(round, step, steps int) float64 {
 	rate := r.Base
 	if r.Every > 0 {
@@ -40,7 +40,8 @@ func (r Rate) At(round, step, steps int) float64 {
 	if !r.varies() {
 		return rate
 	}
-	// Float64 holds these numbers exactly, and a product of large integers cannot overflow.
+	// A float64 represents these numbers exactly, and a product of large ones cannot overflow,
+	// unlike a product of integers.
 	s := float64(float64(max(round-r.From, 0))*float64(steps)) + float64(step)
 	if r.Rounds > 0 {
 		rate = r.End + float64((rate-r.End)*halfCosine(s/float64(float64(r.Rounds)*float64(steps))))

@@ -85,7 +85,7 @@ func TestHalfCosine(t *testing.T) {
 	}
 }
 
-// Every optimizer uses the rate of the step, not only of the round.
+// Every optimizer uses the rate of the step, not just that of the round.
 func TestRateDependsOnStep(t *testing.T) {
 	k, falling := kernels(t), Rate{Base: 1, Rounds: 1}
 	for name, o := range map[string]fed.ClientOptimizer{

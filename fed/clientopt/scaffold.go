@@ -37,8 +37,8 @@ type Scaffold struct {
 // Kept returns the length of the client's control variate, which is stored between rounds.
 func (*Scaffold) Kept(weights, shared int) int { return shared }
 
-// Begin reads the control variates of the task and the client. It panics if the task has
-// none.
+// Begin reads the control variates of the task and the client. It panics if the task has no
+// control variate.
 func (o *Scaffold) Begin(t *fed.Turn) {
 	n := len(t.Task.Shared)
 	if len(t.Task.Control) != n || len(t.Kept) != n || len(t.Control) != n {

@@ -10,13 +10,13 @@ import (
 
 func TestScaffold(t *testing.T) {
 	o := &Scaffold{Kernel: kernels(t), Rate: Rate{Base: 0.5}}
-	// Two steps on shared weights 1 and 2 with gradient 1, and on a personal weight 4
-	// between them with gradient 2. With c = (0.5, -1) and c_i = (0.25, 0):
+	// The client takes two steps on the shared weights 1 and 2 with gradient 1, and on the
+	// personal weight 4 between them with gradient 2. With c = (0.5, -1) and c_i = (0.25, 0):
 	//   1 - 2·0.5·(1 - 0.25 + 0.5) = -0.25
 	//   2 - 2·0.5·(1 - 0 - 1) = 2
 	//   4 - 2·0.5·2 = 2
 	//   c_i' = (0.25 - 0.5 + (1+0.25)/(2·0.5), 0 + 1 + 0) = (1, 1)
-	// These equal the gradients, as they should. c_i' - c_i = (0.75, 1).
+	// The new control variates equal the gradients, as they should. c_i' - c_i = (0.75, 1).
 	tr := turn(o, []float32{1, 4, 2}, fed.Span{Lo: 0, Hi: 1}, fed.Span{Lo: 2, Hi: 3})
 	tr.First = false
 	copy(tr.Task.Control, []float32{0.5, -1})

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkAdd adds updates of the lengths that bose2023's model has if only the bottom
-// LSTM stacks are shared, and if the whole model is shared.
+// BenchmarkAdd adds updates of two lengths: those of bose2023's model if only the bottom LSTM
+// stacks are shared, and if the whole model is shared.
 func BenchmarkAdd(b *testing.B) {
 	for _, length := range []int{5760, 42181} {
 		b.Run(fmt.Sprint(length), func(b *testing.B) {

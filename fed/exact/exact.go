@@ -13,8 +13,8 @@ import (
 	"math/bits"
 )
 
-// Scale is the fixed-point resolution of a sum, with limits on the size, weight and number
-// of its updates. The zero value is not usable. Sums of different scales cannot be merged.
+// Scale is the fixed-point resolution of a sum, with limits on the size, weight and number of
+// its updates. The zero value is not usable. Sums with different scales cannot be merged.
 type Scale struct {
 	fraction  int // fractional bits
 	bound     float32
@@ -99,7 +99,7 @@ func (s *Sum) Check(weight int64, x []float32) error {
 	return s.scale.Check(weight, x)
 }
 
-// Check returns the error that Check of a sum of vectors of this length would return.
+// Check returns the error that [Sum.Check] of a sum with vectors of this length would return.
 func (s Scale) Check(weight int64, x []float32) error {
 	if err := s.checkWeight(weight); err != nil {
 		return err
@@ -140,8 +140,8 @@ func (s Scale) numberError(i int, f float32) error {
 func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
 
 // shift returns a number so large that float64s within 2^maxBits units of it are one unit
-// apart. Adding a number to it therefore rounds the number to units, half to even, and
-// the bits of the result are the count of units.
+// apart. Adding a number to it therefore rounds the number to units, half to even, and the
+// difference between the bits of the result and those of shift is the number of units.
 func (s Scale) shift() float64 { return math.Ldexp(0x1.8p52, -s.fraction) }
 
 // limit returns the largest permitted number as a count of fixed-point units.
@@ -204,7 +204,7 @@ func (s *Sum) Merge(o *Sum) error {
 	return nil
 }
 
-// Total writes the weighted sum into dst, which must have the length of the sum.
+// Total writes the weighted sum to dst, which must have the length of the vectors.
 func (s *Sum) Total(dst []float64) {
 	dst = dst[:len(s.v)]
 	unit := math.Ldexp(1, -s.scale.fraction)
@@ -254,9 +254,9 @@ func (s *Sum) MarshalBinary() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary reads what MarshalBinary wrote into a sum of the same scale and length.
-// It rejects numbers that are too large to be the sum of updates within the scale's
-// limits. On an error the sum is unchanged.
+// UnmarshalBinary reads what MarshalBinary wrote into a sum with the same scale and length. It
+// rejects numbers that are too large to be the sum of updates within the scale's limits. On an
+// error the sum is unchanged.
 func (s *Sum) UnmarshalBinary(b []byte) error {
 	if len(b) != Bytes(len(s.v)) {
 		return fmt.Errorf("%w: %d bytes are not a sum of %d numbers", ErrShape, len(b), len(s.v))
@@ -268,7 +268,7 @@ func (s *Sum) UnmarshalBinary(b []byte) error {
 	return s.set(n, weight, func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[header+8*i:])) })
 }
 
-// set replaces the sum after the checks that UnmarshalBinary documents.
+// set replaces the contents of the sum after making the checks that UnmarshalBinary documents.
 func (s *Sum) set(n, weight int64, number func(i int) int64) error {
 	if n < 0 || n > s.scale.updates || weight < n || weight > n*s.scale.maxWeight {
 		return fmt.Errorf("%w: the scale does not allow %d updates with a total weight of %d", ErrWeight, n, weight)
@@ -287,7 +287,7 @@ func (s *Sum) set(n, weight int64, number func(i int) int64) error {
 }
 
 // AppendNumbers appends the integers of the sum to v, modulo 2^64. Adding the integers of
-// several sums gives those of the merged sum.
+// several sums gives the integers of the merged sum.
 func (s *Sum) AppendNumbers(v []uint64) []uint64 {
 	for _, x := range s.v {
 		v = append(v, uint64(x))
@@ -295,9 +295,9 @@ func (s *Sum) AppendNumbers(v []uint64) []uint64 {
 	return v
 }
 
-// SetNumbers replaces the sum by a sum of n updates with the given total weight. The integers
-// come from AppendNumbers, or are sums of such integers modulo 2^64. SetNumbers makes the
-// same checks as UnmarshalBinary. On an error the sum is unchanged.
+// SetNumbers replaces the sum with a sum of n updates with the given total weight. The integers
+// come from AppendNumbers, or are sums of such integers modulo 2^64. SetNumbers makes the same
+// checks as UnmarshalBinary. On an error the sum is unchanged.
 func (s *Sum) SetNumbers(n, weight int64, v []uint64) error {
 	if len(v) != len(s.v) {
 		return fmt.Errorf("%w: %d numbers, want %d", ErrShape, len(v), len(s.v))

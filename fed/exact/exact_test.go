@@ -19,9 +19,9 @@ func scaleOf(t interface{ Fatal(...any) }, bound float64, maxWeight, updates int
 	return s
 }
 
-// TestNewScale compares fraction with a count by hand: 62 minus the bits of the bound (the
-// least e with bound < 2^e), of the weight and of the number of updates. fraction is at
-// most 48, and fraction plus the bits of the bound is at most 51.
+// TestNewScale compares fraction with a manual calculation: 62 minus the bits of the bound (the
+// least e with bound < 2^e), of the weight and of the number of updates. fraction is at most
+// 48, and fraction plus the bits of the bound is at most 51.
 func TestNewScale(t *testing.T) {
 	for _, c := range []struct {
 		bound            float64
@@ -234,8 +234,8 @@ func drawUpdates(t *rapid.T, length int) []update {
 	}), 1, 20).Draw(t, "updates")
 }
 
-// TestOrder checks that the bits of a sum do not depend on the order of its updates, nor
-// on how they are split into partial sums that are encoded, decoded and merged.
+// TestOrder checks that the bits of a sum do not depend on the order of its updates or on how
+// they are split into partial sums that are encoded, decoded and merged.
 func TestOrder(t *testing.T) {
 	const length = 3
 	scale := scaleOf(t, 2, 1000, 20)
@@ -275,7 +275,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestMeanOfOne checks the mean of only one update. It may differ from the update by the
+// TestMeanOfOne checks the mean of a single update. The mean may differ from the update by the
 // rounding to the scale (half a unit) and by two roundings to float64.
 func TestMeanOfOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -301,8 +301,8 @@ func TestMeanOfOne(t *testing.T) {
 	})
 }
 
-// TestWeightIsRepetition checks that an update of weight n adds the same as n times the
-// update with weight 1.
+// TestWeightIsRepetition checks that adding an update once with weight n is the same as adding
+// it n times with weight 1.
 func TestWeightIsRepetition(t *testing.T) {
 	const length = 2
 	scale := scaleOf(t, 2, 1000, 20000)
@@ -371,8 +371,8 @@ func TestUnmarshalRejected(t *testing.T) {
 	}
 }
 
-// FuzzSumUnmarshal decodes arbitrary bytes. If they are accepted, encoding the sum must
-// give the same bytes, and adding to it and merging it must not overflow.
+// FuzzSumUnmarshal decodes arbitrary bytes. If they are accepted, encoding the sum must give
+// the same bytes, and adding to the sum and merging it must not overflow.
 func FuzzSumUnmarshal(f *testing.F) {
 	scale := scaleOf(f, .1, 1000, 8)
 	full := NewSum(scale, 3)

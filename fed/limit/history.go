@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// window is the number of updates that determine limits. They come from the newest
-	// merges that together contain at least this many. With a buffer of one, a merge
-	// contains a single update, which must not set the limits alone.
+	// window is the minimum number of updates that determine the limits. They are those of the
+	// newest merges that together contain at least this many. One merge is not enough: with a
+	// buffer of one it contains a single update, which must not set the limits alone.
 	window = 32
-	// least is the number of updates until which the first limits stay in force.
+	// least is the number of updates up to which the first limits remain in force.
 	least = 8
-	// lossFactor limits losses to a multiple of the median. Losses of honest clients differ
-	// more than their norms.
+	// lossFactor limits losses to a multiple of the median. Honest clients differ more in their
+	// losses than in their norms.
 	lossFactor = 10
 )
 
@@ -28,9 +28,9 @@ type Tally struct {
 	norms, controls, examples, losses histogram
 }
 
-// Add counts an update with its sizes within the limits, but with the number of examples that
-// its client claims. A few claims do not change the median, and limits based on limited
-// numbers would never grow.
+// Add counts an update. Its sizes are within the limits, except that Add counts the number of
+// examples that the client claims: a few false claims hardly change the median, and a limit
+// based on limited numbers could never grow.
 func (t *Tally) Add(u *fed.Update) {
 	t.updates++
 	t.norms.add(u.Norm)
@@ -39,8 +39,8 @@ func (t *Tally) Add(u *fed.Update) {
 	t.losses.add(u.TrainLoss)
 }
 
-// Coarse tallies have few counters, because agents mask them. They have four for each power of
-// two from 2^-20 to 2^20. Numbers outside this range count as its nearest bound.
+// A coarse tally has few counters, because agents mask them: four for each power of two from
+// 2^-20 to 2^20. Numbers outside this range count as its nearest bound.
 const (
 	perPower             = 4
 	powers               = 40
@@ -49,7 +49,8 @@ const (
 	Counters = 4 * perPower * powers
 )
 
-// AddCoarse counts an update as Add does, with sizes rounded down to those of coarse counters.
+// AddCoarse counts an update as Add does, with sizes rounded down to the lower ends of coarse
+// buckets.
 func (t *Tally) AddCoarse(u *fed.Update) {
 	t.updates++
 	t.norms.add(coarse(u.Norm))
@@ -68,8 +69,8 @@ func coarse(x float64) float64 {
 	return math.Float64frombits(math.Float64bits(min(max(x, coarsest), coarseLast)) >> coarseBits << coarseBits)
 }
 
-// Counters returns a coarse tally's counters of norms, of control variates' norms, of examples
-// and of losses. Counters of several tallies can be added up.
+// Counters returns a coarse tally's counters for norms, norms of control variates, numbers of
+// examples, and losses. The counters of several tallies can be added up.
 func (t *Tally) Counters() []uint64 {
 	c := make([]uint64, Counters)
 	for i, h := range t.all() {
@@ -80,9 +81,9 @@ func (t *Tally) Counters() []uint64 {
 	return c
 }
 
-// SetCounters replaces the tally by a coarse one of the given number of updates. It replaces an
-// impossible counter by the nearest possible one, because a client that sends nonsense must not
-// spoil a round.
+// SetCounters replaces the tally with a coarse tally of the given number of updates. It
+// replaces an impossible counter with the nearest possible value, because a client that sends
+// nonsense must not spoil a round.
 func (t *Tally) SetCounters(updates int64, c []uint64) {
 	*t = Tally{updates: updates}
 	for i, h := range t.all() {
@@ -100,7 +101,7 @@ func (t *Tally) SetCounters(updates int64, c []uint64) {
 // firstCounter is the coarse bucket of the smallest size.
 var firstCounter = int(math.Float64bits(coarsest) >> coarseBits)
 
-// counterOf returns the counter of a bucket, and bucketOf its lowest bucket.
+// counterOf returns the counter of a bucket, and bucketOf the lowest bucket of a counter.
 func counterOf(bucket int) int {
 	return min(max(bucket>>(coarseBits-bucketBits)-firstCounter, 0), perPower*powers-1)
 }
@@ -120,14 +121,14 @@ func (t *Tally) all() [4]*histogram {
 	return [4]*histogram{&t.norms, &t.controls, &t.examples, &t.losses}
 }
 
-// histogram counts numbers by the leading bits of their floating-point form: 64 buckets for
-// each power of two.
+// histogram counts numbers by the leading bits of their floating-point representation: 64
+// buckets for each power of two.
 type histogram map[int]int64
 
 const (
 	bucketBits = 52 - 6
-	// Numbers outside of the range from 2^-60 to 2^60 count as its nearest bound, so there
-	// are at most 7680 buckets.
+	// Numbers outside the range from 2^-60 to 2^60 count as its nearest bound, so there are at
+	// most 7680 buckets.
 	smallest, largest = 0x1p-60, 0x1p60
 )
 
@@ -168,11 +169,12 @@ func (h histogram) median() float64 {
 	return 0
 }
 
-// History contains the earlier updates that determine limits. The zero value has no limits.
+// History contains the earlier updates that determine the limits. The zero value sets no
+// limits.
 type History struct {
-	// Factor times a median is the limit. 0 means no limits.
+	// Factor is the multiple of a median at which the limit is set. 0 means no limits.
 	Factor float64
-	// First contains the limits of the first versions.
+	// First contains the limits for the first versions.
 	First  fed.Limits
 	merges []Tally
 }
@@ -221,8 +223,8 @@ func (h *History) Limits() fed.Limits {
 		}
 	}
 	if m := all.examples.median(); m > 0 {
-		// The factor for examples is 1, because it multiplies with the factor for norms. A
-		// fifth of the clients at both limits must not outweigh the others.
+		// The factor for examples is 1, because it is multiplied by the factor for norms. If a
+		// fifth of the clients are at both limits, they must not outweigh the others.
 		l.Examples = max(int64(m), 1)
 	}
 	return l
@@ -246,7 +248,7 @@ func (h *History) Write(w *stateformat.Writer) {
 	}
 }
 
-// Read decodes what Write has written.
+// Read decodes what Write wrote.
 func (h *History) Read(r *stateformat.Reader) {
 	h.Factor = r.Float64()
 	h.First = ReadLimits(r)
@@ -273,7 +275,7 @@ func WriteLimits(w *stateformat.Writer, l fed.Limits) {
 	w.Float64(l.Loss)
 }
 
-// ReadLimits decodes what WriteLimits has written.
+// ReadLimits decodes what WriteLimits wrote.
 func ReadLimits(r *stateformat.Reader) fed.Limits {
 	return fed.Limits{Norm: r.Float64(), Control: r.Float64(), Examples: r.Int(), Loss: r.Float64()}
 }

@@ -1,7 +1,6 @@
-// Package limit bounds what one client can contribute to a merge. Clients and the server
-// both apply the limits of a version ([Apply]). The limits of the next version are derived
-// from the updates counted before ([History]), so the simulator and the fleet compute the
-// same limits.
+// Package limit bounds what one client can contribute to a merge. Clients and the server both
+// apply the limits of a version ([Apply]). The limits of the next version are derived from the
+// updates counted so far ([History]), so the simulator and the fleet compute the same limits.
 package limit
 
 import (
@@ -14,9 +13,9 @@ import (
 	"loadstar/fed"
 )
 
-// Norm returns the Euclidean norm of x. The result has the same bits on every platform,
-// because the order of the additions is fixed and conversions keep compilers from fusing a
-// product with an addition. It is infinite or NaN if a number is.
+// Norm returns the Euclidean norm of x. The result has the same bits on every platform, because
+// the order of the additions is fixed and conversions prevent compilers from fusing a
+// multiplication with an addition. It is infinite or NaN if any element of x is.
 func Norm(x []float32) float64 {
 	var a, b, c, d float64 // four chains of additions take a quarter of the time of one
 	for ; len(x) >= 4; x = x[4:] {
@@ -32,10 +31,10 @@ func Norm(x []float32) float64 {
 	return math.Sqrt((a + b) + (c + d))
 }
 
-// clip scales x down so that its norm is at most the bound, and returns the norm of the
-// result. It does not change x if the norm is within the bound, so clipping twice is the
-// same as clipping once. A bound of 0 or less means no bound. Clip does not change an x
-// that is not finite, which nobody accepts.
+// clip scales x down so that its norm is at most the bound, and returns the norm of the result.
+// It does not change x if the norm is within the bound, so clipping twice is the same as
+// clipping once. A bound of 0 or less means no bound. clip leaves an x that is not finite
+// unchanged, because such vectors are rejected later.
 func clip(x []float32, bound float64) float64 {
 	n := Norm(x)
 	if !(bound > 0) || n <= bound || !(n <= math.MaxFloat64) {
@@ -49,7 +48,7 @@ func clip(x []float32, bound float64) float64 {
 		if n = Norm(x); n <= bound {
 			return n
 		}
-		// Rounding to float32 left the norm above the bound. This factor is far enough from
+		// Rounding to float32 may leave the norm above the bound. This factor is far enough from
 		// 1 to change a float32.
 		factor = min(bound/n, 1-0x1p-20)
 	}
@@ -58,7 +57,8 @@ func clip(x []float32, bound float64) float64 {
 }
 
 // clamp limits the magnitude of the numbers in x to the bound. A bound of 0 or less means no
-// bound. Clamp does not change a number that is not finite, so that nobody accepts it.
+// bound. clamp leaves a number that is not finite unchanged, so that the update is rejected
+// later.
 func clamp(x []float32, bound float64) {
 	if !(bound > 0) {
 		return
@@ -78,8 +78,8 @@ func clamp(x []float32, bound float64) {
 }
 
 // Apply brings an update within limits and sets its norms. Applying the same limits twice is
-// the same as applying them once, because a vector that is scaled down stays within the bound
-// of its numbers.
+// the same as applying them once, because scaling a vector down keeps its numbers within their
+// bound.
 func Apply(l fed.Limits, u *fed.Update) {
 	clamp(u.Delta, l.Coordinate)
 	u.Norm = clip(u.Delta, l.Norm)
@@ -88,16 +88,16 @@ func Apply(l fed.Limits, u *fed.Update) {
 	u.Loss, u.TrainLoss = Loss(l, u.Loss), Loss(l, u.TrainLoss)
 }
 
-// Round rounds the numbers that a client claims to two significant digits. More digits
-// would reveal more about single readings than anybody needs.
+// Round rounds the numbers that a client claims to two significant digits. More digits would
+// reveal more about individual readings than anyone needs to know.
 func Round(u *fed.Update) {
 	u.Claimed = int(twoDigits(float64(u.Claimed), 0))
 	u.Loss, u.TrainLoss = twoDigits(u.Loss, 0), twoDigits(u.TrainLoss, 0)
 }
 
-// RoundNorms rounds the norms of an update up to two significant digits, within the
-// limits. It rounds up because a server refuses a sum that is longer than the norms of
-// its updates allow.
+// RoundNorms rounds the norms of an update up to two significant digits, within the limits. It
+// rounds up because a server rejects a sum whose norm exceeds what the norms of its updates
+// allow.
 func RoundNorms(l fed.Limits, u *fed.Update) {
 	u.Norm, u.ControlNorm = roundUp(u.Norm, l.Norm), roundUp(u.ControlNorm, l.Control)
 }
@@ -113,8 +113,8 @@ func roundUp(norm, limit float64) float64 {
 	return up
 }
 
-// twoDigits returns the number with two significant digits that is nearest to x, plus the
-// given number of units of its second digit. x must not be negative.
+// twoDigits rounds x to two significant digits and adds the given number of units to the second
+// digit. x must not be negative.
 func twoDigits(x float64, units int) float64 {
 	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
 		return x
@@ -129,7 +129,7 @@ func twoDigits(x float64, units int) float64 {
 	return rounded
 }
 
-// Examples returns a claimed number of examples within limits.
+// Examples returns a claimed number of examples, reduced to the limit.
 func Examples(l fed.Limits, n int) int {
 	if l.Examples > 0 {
 		return int(min(int64(n), l.Examples))
@@ -137,7 +137,7 @@ func Examples(l fed.Limits, n int) int {
 	return n
 }
 
-// Loss returns a claimed loss within limits.
+// Loss returns a claimed loss, reduced to the limit.
 func Loss(l fed.Limits, loss float64) float64 {
 	if l.Loss > 0 {
 		return min(loss, l.Loss)

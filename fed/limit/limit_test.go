@@ -28,7 +28,8 @@ func TestNorm(t *testing.T) {
 	}
 }
 
-// A clipped vector is within the bound and has its direction. A second clip changes nothing.
+// A clipped vector is within the bound and keeps its direction. Clipping it again changes
+// nothing.
 func TestClip(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -98,7 +99,8 @@ func TestApply(t *testing.T) {
 		u.Examples != 12 || u.Loss != 2 || u.TrainLoss != 2 || u.Norm != 5 || u.ControlNorm != 3 {
 		t.Errorf("%+v", u)
 	}
-	// 30 is set to 4 before the norm is limited, so that one large number does not shrink the others.
+	// The number 30 is clamped to 4 before the norm is limited, so that one large number does
+	// not shrink the others.
 	u = fed.Update{Claimed: 1, Delta: []float32{30, -3}}
 	for range 2 { // the second pass changes nothing
 		if Apply(fed.Limits{Norm: 2.5, Coordinate: 4}, &u); !slices.Equal(u.Delta, []float32{2, -1.5}) || u.Norm != 2.5 {
@@ -120,7 +122,7 @@ func tallyOf(norms ...float64) (t Tally) {
 
 func repeated(norm float64, n int) Tally { return tallyOf(slices.Repeat([]float64{norm}, n)...) }
 
-// Limits are based on medians, so a few updates of any size change them by at most a bucket.
+// Limits are based on medians, so a few updates of any size change them by at most one bucket.
 func TestHistory(t *testing.T) {
 	first := fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}
 	h := History{Factor: 3, First: first}
@@ -152,7 +154,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// A size that clients withhold, such as a loss that must not leave, keeps its first limit.
+// A size that clients withhold, such as a loss that must not leave the agent, keeps its first
+// limit.
 func TestUntold(t *testing.T) {
 	h := History{Factor: 3, First: fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}}
 	var untold Tally
@@ -165,7 +168,7 @@ func TestUntold(t *testing.T) {
 	}
 }
 
-// With one update per merge, the window contains 32 of them, so one client does not set the
+// With one update per merge, the window contains 32 merges, so a single client does not set the
 // limits.
 func TestWindow(t *testing.T) {
 	h := History{Factor: 3}
@@ -184,8 +187,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// The order of updates and of partial tallies does not matter, and the median equals that
-// of sorting up to a bucket.
+// The order of updates and of partial tallies does not matter, and the median equals the one
+// found by sorting, up to the width of a bucket.
 func TestTally(t *testing.T) {
 	draw := rand.New(rand.NewPCG(3, 4))
 	var norms []float64
@@ -261,8 +264,8 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// Coarse tallies have the same counters as the sum of their updates' tallies, and limits that are
-// at most a quarter below those of fine ones.
+// The counters of a coarse tally equal the sum of the counters of its parts, and limits from
+// coarse tallies are at most a quarter below those from fine tallies.
 func TestCoarse(t *testing.T) {
 	draw := rand.New(rand.NewPCG(7, 8))
 	var all, fine Tally

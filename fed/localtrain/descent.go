@@ -22,8 +22,8 @@ var _ fed.LocalTrainer = (*Descent)(nil)
 type Descent struct {
 	Work      Work
 	Optimizer fed.ClientOptimizer
-	// Earlier is the work of the rounds that led to the received weights. It is nil if it
-	// equals Work.
+	// Earlier is the work in the rounds that led to the received weights, or nil if this work is
+	// the same as Work.
 	Earlier *Work
 
 	batches batches

@@ -41,8 +41,7 @@ func TestDescentByEpochs(t *testing.T) {
 //
 //	w = ((w+1)·0.9 - 1 + (w-1)·0.9¹⁰ + 1)/2, which is (0.9 - 0.9¹⁰)/(2 - 0.9 - 0.9¹⁰) = 0.734
 //
-// which is near the optimum of the client that takes more steps. SCAFFOLD corrects that
-// drift.
+// which is near the optimum of the client that takes more steps. SCAFFOLD corrects this drift.
 func TestScaffoldCorrectsDrift(t *testing.T) {
 	rate := clientopt.Rate{Base: 0.1}
 	run := func(optimizer func() fed.ClientOptimizer) float64 {
@@ -79,7 +78,7 @@ func TestScaffoldCorrectsDrift(t *testing.T) {
 	}
 }
 
-// With a gradient of 3e38 and a control variate of -3e38, every weight is finite, but the
+// With a gradient of 3e38 and a control variate of -3e38, all weights are finite, but the
 // change of the control variate is not.
 func TestControlNotFinite(t *testing.T) {
 	d := &Descent{

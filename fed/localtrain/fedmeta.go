@@ -20,8 +20,8 @@ var _ fed.LocalTrainer = (*FedMeta)(nil)
 //	w = Optimizer(w, v - Inner · d)
 //
 // Batches and personal weights are handled as in [PerFedAvg], which is the same algorithm
-// without d. The displacement Delta·v must be well above the float32 rounding of the
-// weights, so a very small Delta is a bad choice.
+// without the term d. The displacement Delta·v must be well above the float32 rounding error of
+// the weights, so a very small Delta is a bad choice.
 //
 // Deviations: the papers' clients compute the exact Hessian. Chen et al. take one step
 // per round, on the server; here the client takes the steps of Work, as in Fallah et
@@ -34,7 +34,8 @@ type FedMeta struct {
 	Inner     float64
 	Delta     float64
 	Optimizer fed.ClientOptimizer
-	// Query divides the examples into those for the look-ahead step and those after it.
+	// Query divides the examples into those for the look-ahead step and those for the gradient
+	// after it.
 	Query Query
 
 	pairs               pairs
@@ -44,7 +45,7 @@ type FedMeta struct {
 // Kept returns the number of floats that Optimizer stores.
 func (d *FedMeta) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train implements [fed.LocalTrainer]. It counts all four gradients of a step.
+// Train implements [fed.LocalTrainer]. It counts all four gradients of each step.
 func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if !(d.Delta > 0) {
 		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta's delta is %v, want a value above 0", d.Delta)

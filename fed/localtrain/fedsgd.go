@@ -9,8 +9,8 @@ import (
 
 var _ fed.LocalTrainer = (*Gradient)(nil)
 
-// Gradient is FedSGD's client (McMahan et al. 2017, section 2). It computes one gradient
-// over all n examples, and the server takes a step along it:
+// Gradient is FedSGD's client (McMahan et al. 2017, section 2). It computes one gradient over
+// all n examples, and the server takes a step against it:
 //
 //	shared = received - ∇f(w),  ∇f(w) = Σ_batch |batch|/n · ∇f(w; batch)
 //

@@ -1,13 +1,13 @@
 // Package localtrain contains the local training algorithms, one file each. They define
 // what a client does with its examples in a round.
 //
-// Personal weights are trained by the same rule as shared ones unless a trainer says
-// otherwise. A trainer returns personal weights only in [fed.Turn].
+// Personal weights are trained by the same rule as shared ones unless a trainer says otherwise.
+// The only place in which a trainer returns personal weights is [fed.Turn].
 //
-// No trainer allocates memory after its first turn unless a later client has more weights
-// or more examples. If a turn ends in an error, W and Control of its [fed.Turn] have
-// undefined values and the trainer retains no state from the turn. Kept is unchanged,
-// unless the error concerns the control variate or the optimizer's state itself.
+// No trainer allocates memory after its first turn unless a later client has more weights or
+// more examples. If a turn ends in an error, the values of W and Control in its [fed.Turn] are
+// undefined, and the trainer retains no state from the turn. Kept is unchanged, unless the
+// error concerns the control variate or the optimizer's state.
 package localtrain
 
 import (
@@ -43,9 +43,9 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 	return nil
 }
 
-// end completes a turn and reports on it. It checks that the weights are finite before
-// any state is stored. One check at the end is enough, because steps only add to
-// weights, and NaN or infinity plus a number is never finite.
+// end completes a turn and returns its totals. It checks that the weights are finite before any
+// state is stored. One check at the end is enough, because steps only add to weights, and NaN
+// or infinity plus a number is never finite.
 func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	if i := nn.NotFinite(t.W); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: %w", i, t.W[i], c.steps, fed.ErrDiverged)
@@ -62,7 +62,7 @@ func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
 }
 
-// sized returns a slice of n floats with arbitrary values. It reuses buf if that is large
+// sized returns a slice of n floats with arbitrary values. It reuses buf if buf is large
 // enough.
 func sized(buf []float32, n int) []float32 {
 	if cap(buf) < n {

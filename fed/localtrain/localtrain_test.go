@@ -26,8 +26,8 @@ func sgd(t testing.TB, rate float64) *clientopt.SGD {
 	return &clientopt.SGD{Kernel: kernels(t), Rate: clientopt.Rate{Base: rate}}
 }
 
-// bowl is the objective f(w; e) = Σ_i curve·(w_i - targets[e][i])²/2, so that the gradient
-// is curve·(w - mean target of the batch).
+// bowl is the objective f(w; e) = Σ_i curve·(w_i - targets[e][i])²/2, so the gradient is
+// curve·(w - mean target of the batch).
 type bowl struct {
 	curve   float32
 	targets [][]float32
@@ -281,8 +281,8 @@ func TestLossNotFinite(t *testing.T) {
 	}
 }
 
-// A weight that overflows is an error even if the loss is still finite and even in the
-// last step.
+// A weight that overflows is an error, even if the loss is still finite, and even in the last
+// step.
 func TestWeightNotFinite(t *testing.T) {
 	for name, l := range trainers(t) {
 		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1))} {

@@ -9,10 +9,10 @@ import (
 
 var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 
-// PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5,
-// "FO"; song2021, section 4.1). It trains weights that have a low loss after one further
-// step. Each gradient is computed after a look-ahead step, on a different batch than that
-// step uses.
+// PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5, "FO";
+// song2021, section 4.1). It trains weights that have a low loss after one further step. Each
+// gradient is computed after a look-ahead step, on a different batch from the one that the
+// look-ahead step uses.
 //
 //	w' = w - Inner · ∇f(w; support)
 //	w = Optimizer(w, ∇f(w'; query))
@@ -21,17 +21,18 @@ var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 // each query batch, or once per round if Work uses one batch per round. Personal weights
 // take the look-ahead step and the outer step together with the shared weights.
 //
-// Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer.
-// song2021 sets a fifth of a client's examples apart for queries. By default, as in the
-// paper, both batches are sampled from all examples and may overlap; Query divides the
-// examples, and then the batches of Work are support batches, for each of which a query
-// batch is sampled.
+// Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer. By
+// default, as in the paper, both batches are sampled from all examples and may overlap.
+// song2021 sets a fifth of a client's examples apart for queries; Query divides the examples in
+// this way, and then the batches of Work are support batches, and a query batch is sampled for
+// each of them.
 type PerFedAvg struct {
 	Work      Work
 	Kernel    *kernel.Set
 	Inner     float64
 	Optimizer fed.ClientOptimizer
-	// Query divides the examples into those for the look-ahead step and those after it.
+	// Query divides the examples into those for the look-ahead step and those for the gradient
+	// after it.
 	Query Query
 
 	pairs    pairs
@@ -41,7 +42,7 @@ type PerFedAvg struct {
 // Kept returns the number of floats that Optimizer stores.
 func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train implements [fed.LocalTrainer]. It counts both gradients of a step.
+// Train implements [fed.LocalTrainer]. It counts both gradients of each step.
 func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if err := d.pairs.begin(d.Work, d.Query, o.Len(), t); err != nil {
 		return fed.Trained{}, err

@@ -11,7 +11,7 @@ import (
 
 func TestPerFedAvg(t *testing.T) {
 	d := &PerFedAvg{Work: Work{Batch: 2, Steps: 2}, Kernel: kernels(t), Inner: 0.5, Optimizer: sgd(t, 0.5)}
-	// All targets are 2, so that the gradient is w - 2.
+	// All targets are 2, so the gradient is w - 2.
 	//   w = 0:    ahead 0 + 2/2 = 1,         gradient -1,    w = 0.5
 	//   w = 0.5:  ahead 0.5 + 1.5/2 = 1.25,  gradient -0.75, w = 0.875
 	// Losses: 2, 0.5, 1.125, 0.28125; their mean is 0.9765625. The weight between the

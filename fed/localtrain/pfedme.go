@@ -11,8 +11,8 @@ import (
 var _ fed.LocalTrainer = (*PFedMe)(nil)
 
 // PFedMe is pFedMe's client (T. Dinh et al. 2020, algorithm 1; song2021, section 4.1). It
-// trains a personal model θ near the shared model w, and moves w towards θ. For each
-// batch it repeats InnerSteps times
+// trains a personal model θ near the shared model w, and moves w towards θ. For each batch, it
+// repeats InnerSteps times
 //
 //	θ -= Inner · (∇f(θ; batch) + Lambda·(θ - w))
 //
@@ -25,12 +25,12 @@ var _ fed.LocalTrainer = (*PFedMe)(nil)
 // gradient in the outer step is zero. The paper's β is the learning rate of the server
 // optimizer.
 //
-// Deviations: the paper's outer step is SGD; here it can be any optimizer, such as Adam,
-// with which song2021 trains all its methods (table 5: client.optimizer: adam). The paper does
-// not say where θ starts; like its authors' code, we carry θ over from batch to batch.
-// That code also applies weight decay, which neither the paper nor this trainer has. θ is
-// not stored after the round, so a client must fine-tune the shared weights again before
-// it is scored.
+// Deviations: the paper's outer step is SGD; here it can be any optimizer, such as Adam, with
+// which song2021 trains all its methods (table 5; client.optimizer: adam). The paper does not
+// say where θ starts; like its authors' code, we carry θ over from batch to batch. The authors'
+// code also applies weight decay, which neither the paper nor this trainer does. θ is not
+// stored after the round, so a client must fine-tune the shared weights again before it is
+// scored.
 type PFedMe struct {
 	Work       Work
 	Kernel     *kernel.Set

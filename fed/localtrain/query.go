@@ -13,13 +13,12 @@ import (
 // The division is random and the same in every round (Turn.Division). If the examples
 // were divided by time, the gradient after the look-ahead step would see only one season.
 type Query struct {
-	// Share is the share of the examples that are in the query set, below 1.
+	// Share is the share of the examples in the query set; it is below 1.
 	Share float64
 }
 
-// Support returns the number of examples in the support set of a client with n examples.
-// Both sets have at least one example, except that a client with one example uses it for
-// both.
+// Support returns the number of examples in the support set of a client with n examples. Both
+// sets have at least one example; a client's only example is in both.
 func (q Query) Support(n int) int {
 	if q.Share == 0 || n < 2 {
 		return n
@@ -38,8 +37,8 @@ type pairs struct {
 	begun                bool
 }
 
-// begin starts the turn of a client with n examples. If the examples are divided, the
-// batches of Work come from the support set.
+// begin starts the turn of a client with n examples. If the examples are divided, the batches
+// of Work are sampled from the support set.
 func (p *pairs) begin(w Work, q Query, n int, t *fed.Turn) error {
 	p.support, p.begun = q.Support(n), false
 	if err := p.batches.begin(w, p.support, t); err != nil {

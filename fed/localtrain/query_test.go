@@ -16,8 +16,8 @@ func meta(t testing.TB, k *kernel.Set, w Work, q Query) map[string]fed.LocalTrai
 	}
 }
 
-// TestDividedExamples checks which examples each gradient uses if a share of them is the
-// query set. The two sets must be disjoint, the same in every turn, and complete.
+// TestDividedExamples checks which examples each gradient uses if a share of the examples forms
+// the query set. The two sets must be disjoint, the same in every turn, and complete.
 func TestDividedExamples(t *testing.T) {
 	const n = 20
 	each := map[string]int{"perfedavg": 2, "fedmeta": 4}
@@ -90,8 +90,8 @@ func TestDividedSizes(t *testing.T) {
 	check(t, "weights", tr.W, 0.5) // ahead 1, gradient -1
 }
 
-// TestDividedNumbers checks a step by hand. The targets of the query set are 3 and those of
-// the support set 1, so that the two gradients of a step show their sets.
+// TestDividedNumbers checks a step by hand. The targets are 3 in the query set and 1 in the
+// support set, so each of a step's two gradients shows the set from which it comes.
 func TestDividedNumbers(t *testing.T) {
 	const n = 10
 	d := &PerFedAvg{Work: Work{Batch: 16, Steps: 2}, Kernel: kernels(t), Inner: 0.5, Optimizer: sgd(t, 0.25), Query: Query{Share: 0.3}}

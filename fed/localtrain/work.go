@@ -19,8 +19,8 @@ import (
 //   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
 //     fekri2023), of which the last may be smaller.
 //
-// bose2023 speaks of 4 client epochs. Its algorithm repeats them on one sampled minibatch;
-// the default of plans is Steps with fresh minibatches, and Epochs is the third reading, in
+// bose2023 speaks of 4 client epochs. Its algorithm repeats them on one sampled minibatch. The
+// default in plans is Steps with a fresh minibatch for each step. Epochs is a third reading, in
 // which an epoch is a pass over the client's data.
 //
 // With Steps, a client that has at most Batch examples uses all of them, in order, in
@@ -41,9 +41,9 @@ func (w Work) steps(n int) int {
 
 var errNoExamples = errors.New("localtrain: the client has no training examples; leave it out of the fleet")
 
-// batches produces the batches of a turn. Sampling a batch takes time and memory in
-// proportion to the batch size, no matter how many examples the client has. An epoch takes
-// a permutation of all examples.
+// batches produces the batches of a turn. Sampling a batch takes time and memory in proportion
+// to the batch size, no matter how many examples the client has. An epoch requires a
+// permutation of all examples.
 type batches struct {
 	work  Work
 	n     int
@@ -55,7 +55,7 @@ type batches struct {
 	seen  intSet
 }
 
-// begin starts a client's turn and sets its number of steps. The client has n examples.
+// begin starts the turn of a client with n examples and sets its number of steps.
 func (b *batches) begin(w Work, n int, t *fed.Turn) error {
 	switch {
 	case w.Batch < 1:
@@ -73,9 +73,9 @@ func (b *batches) begin(w Work, n int, t *fed.Turn) error {
 	return nil
 }
 
-// earlier returns the number of steps in the rounds before a turn, if each had the given
-// number. A larger number than maxDone has the same effect, and on some devices an int
-// cannot hold it.
+// earlier returns the number of steps before a turn if each earlier version took the given
+// number of steps. The result is at most maxDone: larger numbers would have the same effect,
+// and on some devices they do not fit in an int.
 func earlier(t *fed.Turn, steps int) int {
 	const maxDone = 1 << 30
 	if steps > 0 && t.Task.Version > maxDone/steps {
@@ -139,7 +139,7 @@ func (b *batches) drawFrom(dst []int, n int) []int {
 	return dst
 }
 
-// fill returns the numbers from lo up to, but not including, hi. It overwrites dst.
+// fill overwrites dst with the numbers from lo up to, but not including, hi.
 func fill(dst []int, lo, hi int) []int {
 	dst = dst[:0]
 	for i := lo; i < hi; i++ {
@@ -167,7 +167,7 @@ func (t *intSet) empty(n int) {
 
 // add adds x and reports whether it was not yet in the set.
 func (t *intSet) add(x int) bool {
-	// Fibonacci hashing puts neighbouring numbers into distant slots.
+	// Fibonacci hashing assigns neighbouring numbers to distant slots.
 	for i := uint32(x) * 0x9E3779B1 >> t.shift; ; i++ {
 		switch slot := &t.slots[int(i)&(len(t.slots)-1)]; *slot {
 		case x + 1:

@@ -89,8 +89,8 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// In 10,000 samples of 2 out of 5 examples, each of the 10 pairs occurs 1,000 times,
-// within 5 standard deviations. The standard deviation is 30.
+// In 10,000 samples of 2 out of 5 examples, each of the 10 pairs occurs 1,000 times, give or
+// take 5 standard deviations. The standard deviation is 30.
 func TestDrawsAreUniform(t *testing.T) {
 	count := map[[2]int]int{}
 	for _, x := range allBatches(t, new(batches), Work{Batch: 2, Steps: 10000}, 5, draws(3)) {
@@ -167,7 +167,7 @@ func TestBadWork(t *testing.T) {
 	}
 }
 
-// The number of earlier steps must not overflow, even where an int has 32 bits.
+// The number of earlier steps must not overflow, even on platforms where an int has 32 bits.
 func TestEarlierSteps(t *testing.T) {
 	for _, x := range []struct{ version, steps, want int }{
 		{0, 8, 0}, {3, 8, 24}, {7, 0, 0}, {1 << 20, 1 << 9, 1 << 29}, {1<<31 - 1, 1, 1 << 30}, {1<<31 - 1, 1<<31 - 1, 1 << 30}, {2, 1 << 30, 1 << 30},

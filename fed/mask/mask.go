@@ -1,10 +1,10 @@
 // Package mask hides vectors of integers modulo 2^64 from the party that adds them up.
 //
 // An agent shares a member key with each keeper. The seed of a mask is a pseudo-random function
-// of that key, of the agent's description of the round ([Context]), and of a nonce that is fresh
-// for each stored result. So a keeper with a different description computes another mask, and
-// the sum is noise. The agent adds the masks of all keepers to its vector. Each keeper adds up
-// its own masks of a round, and the server subtracts these sums.
+// of that key, of the agent's description of the round ([Context]), and of a nonce that is
+// fresh for each stored result. A keeper with a different description therefore computes a
+// different mask, and the sum is noise. The agent adds the masks of all keepers to its vector.
+// Each keeper adds up its own masks of a round, and the server subtracts these sums.
 //
 // Masks are the same on all platforms. No function in this package allocates memory in
 // proportion to a vector's length.
@@ -22,14 +22,14 @@ import (
 	"time"
 )
 
-// Key is the key that a member and a keeper share on one day.
+// Key is the key that a member and a keeper share for one day.
 type Key [32]byte
 
 // Nonce makes the mask of a result different from that of any other result, even if an agent
 // trains the same round twice.
 type Nonce [16]byte
 
-// Seed is expanded to a mask or to random vectors.
+// Seed is a seed that is expanded to a mask or to random vectors.
 type Seed [32]byte
 
 // NewKey returns a random key.
@@ -44,7 +44,7 @@ func NewNonce() (n Nonce) {
 	return n
 }
 
-// Day returns the number of the day in UTC, which determines the key.
+// Day returns the number of the UTC day. The key depends on the day.
 func Day(t time.Time) int64 {
 	s := t.Unix()
 	day := s / 86400
@@ -60,7 +60,7 @@ func (k *Key) Next() (n Key) {
 	return n
 }
 
-// MAC returns a proof of knowing the key, over a message.
+// MAC returns the message authentication code of a message, which proves knowledge of the key.
 func (k *Key) MAC(message []byte) (mac [32]byte) {
 	derive(&mac, k, []byte("loadstar/v1/mac"), message)
 	return mac
@@ -74,7 +74,7 @@ func derive(out *[32]byte, k *Key, parts ...[]byte) {
 	h.Sum(out[:0])
 }
 
-// Context is the description of a round and a result for which an agent masks. Keeper and
+// Context describes the round and the result for which an agent computes a mask. Keeper and
 // agent must agree on every field.
 type Context struct {
 	Fleet, Run, Agent      string
@@ -91,8 +91,9 @@ type Context struct {
 // the privacy keys of the plan. Quorums are in thousandths.
 type Terms struct {
 	Identity [32]byte // SHA-256 of the keeper's identity
-	// Number is that of the statement. A keeper that has forgotten releases has another one, so it
-	// cannot compute the masks of before, even if members enrol again with the keys of that time.
+	// Number is the number of the statement. A keeper that has forgotten releases uses a new
+	// number, so it cannot compute its earlier masks, even if members enrol again with their
+	// earlier keys.
 	Number                   int64
 	Least, Quorum, Cell, Age int64 // rules of the keeper
 	Invited                  bool
@@ -111,8 +112,8 @@ type Clip struct {
 // each other and cover the vector.
 type Block struct{ Length, Limit int64 }
 
-// fields is a hash of a sequence of fields. Each field is preceded by its length, so
-// different sequences never look alike.
+// fields encodes a sequence of fields. Each field is preceded by its length, so different
+// sequences have different encodings.
 type fields struct{ b []byte }
 
 func (f *fields) text(all ...string) {
@@ -147,9 +148,9 @@ func (t *Terms) Hash() [32]byte {
 	return sha256.Sum256(f.b)
 }
 
-// Limits returns the hash of blocks and of the limits themselves, which goes into a context.
-// Blocks do not show all of the limits, and an agent with tighter limits than the others would
-// otherwise be in a sum that is opened.
+// Limits returns the hash of the blocks and the limits, which goes into a context. The blocks
+// alone do not determine all limits, so without the limits in the hash, a sum could be unmasked
+// although one of its agents had been given tighter limits than the others.
 func Limits(c Clip, blocks []Block) [32]byte {
 	var f fields
 	f.text("loadstar/v1/limits")
@@ -181,10 +182,10 @@ func (k *Key) Seed(c *Context, n Nonce) (s Seed) {
 	return s
 }
 
-// Add adds the mask of a seed to v, and Sub subtracts it.
+// Add adds the mask of the seed to v.
 func (s *Seed) Add(v []uint64) { s.stream(v, 1) }
 
-// Sub is the inverse of [Seed.Add].
+// Sub subtracts the mask of the seed from v.
 func (s *Seed) Sub(v []uint64) { s.stream(v, -1) }
 
 const chunk = 32 << 10
@@ -194,7 +195,7 @@ var (
 	buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
 )
 
-// expand calls use with the bytes of AES-256-CTR under a seed, in chunks for up to chunk/8
+// expand calls use with the AES-256-CTR key stream of a seed, in pieces for up to chunk/8
 // numbers. The streams of different counters do not overlap.
 func (s *Seed) expand(counter byte, length int, use func(at int, stream []byte)) {
 	block, err := aes.NewCipher(s[:])
@@ -231,12 +232,12 @@ func (s *Seed) stream(v []uint64, sign int) {
 // Sketch is the number of products that estimate a norm.
 const Sketch = 32
 
-// Products returns the products of v with the random vectors of a seed, modulo 2^64. Half of the
-// numbers of these vectors are 0, the others are 1 or -1. The zeros matter, because with only 1
-// and -1, 2^63 in two places would vanish.
+// Products returns the scalar products, modulo 2^64, of v with the random vectors of a seed.
+// Half of the elements of these vectors are 0, and the others are 1 or -1. The zeros are
+// necessary: with only 1 and -1, two elements of 2^63 in v would always cancel out.
 func (s *Seed) Products(v []uint64) (p [Sketch]uint64) {
-	// The signs of eight vectors fit into a byte. Adding x to the sum of its byte is one addition
-	// for eight vectors; the sums are then added up once.
+	// Each bit of a byte selects one of eight vectors. x is added once to the sum for its byte
+	// instead of eight times; the sums are combined at the end.
 	var sums [Sketch / 8][256]uint64
 	s.expand(1, len(v), func(at int, b []byte) {
 		for i, x := range v[at : at+len(b)/8] {
@@ -263,8 +264,8 @@ func (s *Seed) Products(v []uint64) (p [Sketch]uint64) {
 	return p
 }
 
-// Norm estimates the norm of a vector from its products, which are those of the masked vector
-// minus those of the masks. The estimate is off by an eighth on average.
+// Norm estimates the norm of a vector from its products, which are the products of the masked
+// vector minus those of the masks. The average error of the estimate is an eighth.
 func Norm(products *[Sketch]uint64) float64 {
 	var sum float64
 	for _, p := range products {

@@ -20,7 +20,8 @@ func known() (Key, Context) {
 	}
 }
 
-// TestKnown compares the results with those of Python's hmac and hashlib and of openssl enc.
+// TestKnown compares the results with those of Python's hmac and hashlib modules and of openssl
+// enc.
 func TestKnown(t *testing.T) {
 	k, c := known()
 	s := k.Seed(&c, Nonce{7})
@@ -55,8 +56,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestContextMatters checks that a change of any field changes the seed. Moving a character from
-// one text to the next is also a change.
+// TestContextMatters checks that a change of any field changes the seed. Moving a character
+// from one string to the next is also a change.
 func TestContextMatters(t *testing.T) {
 	k, c := known()
 	seen := map[Seed]string{k.Seed(&c, Nonce{7}): "as it is"}
@@ -94,7 +95,7 @@ func TestContextMatters(t *testing.T) {
 	}
 }
 
-// TestTermsMatter checks the same for the content of the hash of terms.
+// TestTermsMatter checks that a change of any term changes the hash.
 func TestTermsMatter(t *testing.T) {
 	seen := map[[32]byte]bool{}
 	for _, x := range []Terms{
@@ -143,8 +144,8 @@ func TestTermsMatter(t *testing.T) {
 	}
 }
 
-// TestProducts compares the results with products computed one by one, and adds up products of
-// a sum.
+// TestProducts compares the results with products computed one by one, and checks that the
+// products of a sum are the sums of the products.
 func TestProducts(t *testing.T) {
 	s, rng := Seed{1}, rand.New(rand.NewPCG(1, 2))
 	a, b := make([]uint64, 10000), make([]uint64, 10000)

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Updates returns the number of a vector's first blocks that contain numbers of updates. These
-// blocks are as long as the first one, and contain updates and changes of control variates.
+// Updates returns how many of a vector's first blocks contain updates or changes of control
+// variates. These blocks have the same length as the first block.
 func Updates(blocks []Block) int {
 	n := 0
 	for n < len(blocks) && blocks[n].Length == blocks[0].Length {
@@ -17,8 +17,9 @@ func Updates(blocks []Block) int {
 }
 
 // Nearest returns the positions of the three quarters of the sketches that are nearest to the
-// coordinate-wise median of all. The positions are ascending. A sketch contains products with
-// random vectors, so distances of sketches estimate those of the vectors.
+// coordinate-wise median of all sketches. The positions are ascending. A sketch contains
+// products with random vectors, so the distance between two sketches estimates the distance
+// between their vectors.
 func Nearest(sketches [][]float64) []int {
 	distance, order := distances(sketches), make([]int, len(sketches))
 	for i := range order {
@@ -30,7 +31,8 @@ func Nearest(sketches [][]float64) []int {
 	return order
 }
 
-// distances returns the distance of each sketch from the coordinate-wise median of all.
+// distances returns the distance of each sketch from the coordinate-wise median of all
+// sketches.
 func distances(rows [][]float64) []float64 {
 	distance, column := make([]float64, len(rows)), make([]float64, len(rows))
 	if len(rows) == 0 {

@@ -11,14 +11,14 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Answer is a response of a keeper, with its signature.
+// Answer is a keeper's response, with the keeper's signature.
 type Answer interface {
 	proto.Message
 	GetSignature() *v1.KeeperSignature
 }
 
-// digest returns the SHA-256 of a message. The messages here have no maps, so their fields are
-// encoded in order.
+// digest returns the SHA-256 of a message. These messages contain no maps, so their encoding is
+// deterministic.
 func digest(m proto.Message) [32]byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -32,12 +32,12 @@ func statement(epoch int64, request, answer proto.Message) []byte {
 	return signed("answer", binary.LittleEndian.AppendUint64(nil, uint64(epoch)), q[:], a[:])
 }
 
-// Sign returns the signature of an answer, which must not have one yet.
+// Sign returns the signature for an answer, which must not have one yet.
 func Sign(key ed25519.PrivateKey, epoch int64, request, answer proto.Message) *v1.KeeperSignature {
 	return &v1.KeeperSignature{Epoch: epoch, Signature: ed25519.Sign(key, statement(epoch, request, answer))}
 }
 
-// Verify checks that an answer is that of the keeper to this request.
+// Verify checks that the keeper signed this answer to this request.
 func Verify(identity ed25519.PublicKey, request proto.Message, answer Answer) error {
 	s := answer.GetSignature()
 	bare := proto.CloneOf(answer)

@@ -1,7 +1,8 @@
-// Package member contains the messages about masks between agents, servers and keepers, which
-// are the statement that a keeper signs, the enrolment of a member, the answers of a keeper, and
-// their bounds. Statements and answers are signed by the keeper's identity, an Ed25519 key that
-// agents and servers pin by its SHA-256 ([Pin]). Everything decoded here is bounded and checked.
+// Package member contains the messages about masks that agents, servers and keepers exchange,
+// and the bounds on their values: the statement that a keeper signs, the enrolment of a member,
+// and the answers of a keeper. Statements and answers are signed with the keeper's identity, an
+// Ed25519 key that agents and servers pin by its SHA-256 hash ([Pin]). Everything decoded here
+// is bounded and checked.
 package member
 
 import (
@@ -26,7 +27,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Bounds on the values that a keeper accepts and an agent believes.
+// Bounds on the values that keepers and agents accept.
 const (
 	MaxName      = 128
 	MaxLength    = 1 << 20 // numbers in a vector
@@ -40,16 +41,16 @@ const (
 	maxClients   = 1 << 20
 )
 
-// Pin identifies a keeper or a server by the SHA-256 of its Ed25519 key.
+// Pin identifies a keeper or a server by the SHA-256 hash of its Ed25519 key.
 type Pin [32]byte
 
 // PinOf returns the pin of a public key.
 func PinOf(key ed25519.PublicKey) Pin { return sha256.Sum256(key) }
 
-// String returns the form in which people copy a pin.
+// String returns the pin in the format that users copy.
 func (p Pin) String() string { return "sha256:" + hex.EncodeToString(p[:]) }
 
-// LogValue lets JSON logs have the same form.
+// LogValue makes JSON logs use the same format.
 func (p Pin) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
 // ParsePin parses the output of [Pin.String].
@@ -62,7 +63,8 @@ func ParsePin(s string) (p Pin, err error) {
 	return Pin(b), nil
 }
 
-// signed returns the bytes that a signature covers. Lengths make the parts unambiguous.
+// signed returns the bytes that a signature covers. Each part is preceded by its length, so the
+// encoding is unambiguous.
 func signed(purpose string, parts ...[]byte) []byte {
 	b := append([]byte("loadstar/v1/"), purpose...)
 	for _, p := range parts {
@@ -72,7 +74,8 @@ func signed(purpose string, parts ...[]byte) []byte {
 	return b
 }
 
-// SignStatement returns a SignedStatement as bytes. The statement's identity must be the key's.
+// SignStatement returns an encoded SignedStatement. The statement's identity must be that of
+// the key.
 func SignStatement(s *v1.KeeperStatement, key ed25519.PrivateKey) ([]byte, error) {
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(s)
 	if err != nil {
@@ -82,7 +85,7 @@ func SignStatement(s *v1.KeeperStatement, key ed25519.PrivateKey) ([]byte, error
 }
 
 // ReadStatement decodes a SignedStatement, and checks its signature and its numbers. The caller
-// checks the pin and the date: see [Valid].
+// must check the pin and the date with [Valid].
 func ReadStatement(data []byte) (*v1.KeeperStatement, error) {
 	if len(data) > maxStatement {
 		return nil, fmt.Errorf("the statement has %d bytes, more than %d", len(data), maxStatement)
@@ -107,7 +110,8 @@ func ReadStatement(data []byte) (*v1.KeeperStatement, error) {
 	return &s, CheckRules(s.Rules)
 }
 
-// Valid returns an error if a statement is not that of the keeper or has expired.
+// Valid returns an error if a statement is not from the keeper with the given pin, or has
+// expired.
 func Valid(s *v1.KeeperStatement, pin Pin, now time.Time) error {
 	if got := PinOf(s.Identity); got != pin {
 		return fmt.Errorf("the statement is of keeper %s, want %s", got, pin)
@@ -118,8 +122,8 @@ func Valid(s *v1.KeeperStatement, pin Pin, now time.Time) error {
 	return nil
 }
 
-// leastLeast is the minimum number of agents in a sum, because the sum of one result is that
-// result.
+// leastLeast is the lowest minimum number of agents in a sum: the sum of a single result would
+// be that result.
 const leastLeast = 2
 
 // CheckRules returns an error for rules that no keeper should have.
@@ -141,7 +145,7 @@ func CheckRules(r *v1.KeeperRules) error {
 
 func validName(s string) bool { return s != "" && len(s) <= MaxName }
 
-// Terms returns the terms of a run at one of its keepers.
+// Terms returns the terms of a run with one of its keepers.
 func Terms(s *v1.KeeperStatement, p *v1.PrivacyTerms) mask.Terms {
 	t := mask.Terms{
 		Identity: PinOf(s.Identity), Number: s.Number, Least: s.Rules.Least, Quorum: s.Rules.Quorum, Cell: s.Rules.Cell, Age: s.Rules.Age, Invited: s.Rules.Invited,
@@ -153,7 +157,8 @@ func Terms(s *v1.KeeperStatement, p *v1.PrivacyTerms) mask.Terms {
 	return t
 }
 
-// pinBytes returns the hash of a pin of the wrong length, so that it differs from every pin.
+// pinBytes converts a pin. A pin of the wrong length is replaced with its hash, which differs
+// from every pin.
 func pinBytes(b []byte) [32]byte {
 	if len(b) == 32 {
 		return [32]byte(b)
@@ -175,8 +180,8 @@ func Clip(l *v1.Limits) mask.Clip {
 	return mask.Clip{Norm: l.GetNorm(), Control: l.GetControl(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate(), Examples: l.GetExamples()}
 }
 
-// Context returns the description of a round for which results are masked. Rounds and
-// results must have been checked ([CheckRound], [CheckResult]).
+// Context returns the description of a round whose results are masked. Rounds and results must
+// have been checked ([CheckRound], [CheckResult]).
 func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 	terms := Terms(s, q.Terms)
 	return &mask.Context{
@@ -185,7 +190,7 @@ func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 	}
 }
 
-// Of sets the fields of a context that belong to a result.
+// Of sets the fields of a context that describe a result.
 func Of(c *mask.Context, r *v1.MaskedResult) { c.Agent, c.Part, c.Clients = r.Agent, r.Part, r.Clients }
 
 // CheckRound returns an error for a round that no plan can have.
@@ -266,7 +271,8 @@ func NewCode() (c Code) {
 	return c
 }
 
-// String returns the form that people copy: six groups of four letters and digits.
+// String returns the invitation in the format that users copy: six groups of four letters and
+// digits.
 func (c Code) String() string {
 	text := codeText.EncodeToString(c[:])
 	var groups []string
@@ -298,15 +304,15 @@ func NewSealingKey() (private, public []byte, err error) {
 	return private, k.PublicKey().Bytes(), nil
 }
 
-// enrolled is the number of bytes inside a seal: key, day and invitation.
+// enrolled is the number of bytes in a sealed enrolment: key, day and invitation.
 const enrolled = 32 + 8 + len(Code{})
 
 func enrolInfo(fleet, agent string, pin Pin) []byte {
 	return signed("enrol", []byte(fleet), []byte(agent), pin[:])
 }
 
-// Seal returns an enrolment of an agent: its key of a day and its invitation, sealed for the
-// keeper of a statement.
+// Seal returns an agent's enrolment: its key for a day and its invitation, sealed for the
+// keeper that signed the statement.
 func Seal(s *v1.KeeperStatement, agent string, k *mask.Key, day int64, code Code) ([]byte, error) {
 	to, err := kem.NewPublicKey(s.SealingKey)
 	if err != nil {
@@ -321,13 +327,13 @@ func Seal(s *v1.KeeperStatement, agent string, k *mask.Key, day int64, code Code
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(SealingID(s.SealingKey))), sealed...), nil
 }
 
-// SealingID identifies a sealing key in an enrolment.
+// SealingID returns the identifier of a sealing key in enrolments.
 func SealingID(public []byte) int64 {
 	sum := sha256.Sum256(public)
 	return int64(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// SealedFor returns the identifier of the sealing key of an enrolment.
+// SealedFor returns the identifier of the sealing key for which an enrolment was sealed.
 func SealedFor(sealed []byte) (id int64, ok bool) {
 	if len(sealed) != 8+1120+enrolled+16 {
 		return 0, false
@@ -335,7 +341,7 @@ func SealedFor(sealed []byte) (id int64, ok bool) {
 	return int64(binary.LittleEndian.Uint64(sealed)), true
 }
 
-// Open opens an enrolment with the private sealing key of its statement.
+// Open decrypts an enrolment with the private sealing key of the keeper's statement.
 func Open(private []byte, fleet, agent string, pin Pin, sealed []byte) (k mask.Key, day int64, code Code, err error) {
 	if _, ok := SealedFor(sealed); !ok {
 		return k, 0, code, fmt.Errorf("the enrolment has %d bytes", len(sealed))
@@ -356,14 +362,13 @@ func receipt(k *mask.Key, fleet, agent string, pin Pin, cell, since int64) [32]b
 	return k.MAC(signed("enrolled", []byte(fleet), []byte(agent), pin[:], numbers))
 }
 
-// NewReceipt returns the receipt of an enrolment. The key is the one with which the agent
-// enrolled.
+// NewReceipt returns the receipt of an enrolment. k is the key with which the agent enrolled.
 func NewReceipt(k *mask.Key, fleet, agent string, pin Pin, cell, since int64) *v1.Receipt {
 	mac := receipt(k, fleet, agent, pin, cell, since)
 	return &v1.Receipt{Keeper: pin[:], Cell: cell, Since: since, Mac: mac[:]}
 }
 
-// ValidReceipt reports whether a receipt is that of the keeper for this key.
+// ValidReceipt reports whether a receipt is the keeper's receipt for this key.
 func ValidReceipt(r *v1.Receipt, k *mask.Key, fleet, agent string, pin Pin) bool {
 	mac := receipt(k, fleet, agent, pin, r.GetCell(), r.GetSince())
 	return r.GetRefused() == "" && subtle.ConstantTimeCompare(mac[:], r.GetMac()) == 1 && string(r.Keeper) == string(pin[:])

@@ -225,8 +225,8 @@ func TestCheckRound(t *testing.T) {
 	}
 }
 
-// TestContext checks that agent and keeper compute the same mask from their own documents, and
-// that a statement with other rules gives a different mask.
+// TestContext checks that an agent and a keeper compute the same mask from their own documents,
+// and that a statement with other rules gives a different mask.
 func TestContext(t *testing.T) {
 	s, _, _ := keeper(t)
 	q, r := round(), &v1.MaskedResult{Agent: "a", Part: 1, Clients: 2}

@@ -24,7 +24,7 @@ func PlanTerms(p *fed.Plan, keepers []Pin) *v1.PrivacyTerms {
 	return t
 }
 
-// Limits converts the parts of a vector for a [v1.MaskedRound].
+// Limits converts the blocks of a vector for a [v1.MaskedRound].
 func Limits(blocks []mask.Block) []*v1.MaskBlock {
 	all := make([]*v1.MaskBlock, len(blocks))
 	for i, b := range blocks {

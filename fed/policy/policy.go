@@ -1,6 +1,6 @@
-// Package policy determines which plans an agent trains. The server writes the plans and
-// sees each update. It could compute readings from updates of few readings, or from many
-// updates that differ in few readings. So an agent declines plans that allow this.
+// Package policy determines which plans an agent trains. The server writes the plans and sees
+// each update. It could compute readings from updates that are trained on few readings, or from
+// many updates that differ in few readings. An agent therefore declines plans that allow this.
 //
 // Agents apply their own policy. The server and the command line know only the default
 // policy, and warn about plans that it declines.
@@ -21,33 +21,33 @@ import (
 
 // Policy contains an agent's requirements for a plan. A limit of 0 requires nothing.
 type Policy struct {
-	// LeastExamples is the smallest number of examples that an update may be trained on. It
-	// also applies to the examples that a client has, and to each reported score.
+	// LeastExamples is the smallest number of examples on which an update may be trained. It
+	// also applies to the number of training examples that a client has, and to the number of
+	// examples behind each reported score.
 	LeastExamples int `yaml:"least_examples"`
-	// LeastClientExamples is the smallest number of training examples of a client. With
-	// more examples, it takes more rounds to learn about one of them.
+	// LeastClientExamples is the smallest number of training examples of a client. The more
+	// examples a client has, the more rounds it takes to learn something about one of them.
 	LeastClientExamples int `yaml:"least_client_examples"`
-	// FullPasses allows updates that pass over all training examples of a client. Such
-	// updates draw no examples at random, so two of them can differ in one example. If it is
-	// false, a client needs
-	// eight times as many examples as a batch has.
+	// FullPasses allows updates that pass over all training examples of a client. Their examples
+	// are not drawn at random, so two such updates can differ in a single example. If FullPasses
+	// is false, a client needs at least eight times as many examples as a batch contains.
 	FullPasses bool `yaml:"full_passes"`
 	// Optimizers are the client optimizers with which the agent trains; empty means all. A
 	// step of Adam or AMSGrad has the same size for every weight, so a weight that responds to
 	// few examples does not reveal their values.
 	Optimizers []string `yaml:"optimizers,flow"`
-	// MostEpsilon is the largest epsilon of these optimizers, because a large one makes them
-	// plain gradient descent; 0 means any.
+	// MostEpsilon is the largest permitted epsilon of Adam and AMSGrad, because with a large
+	// epsilon they become plain gradient descent; 0 means any.
 	MostEpsilon float64 `yaml:"most_epsilon"`
-	// LeastRate is the smallest learning rate of clients. With a very small rate, the weights
-	// hardly change, and many rounds measure the same quantity.
+	// LeastRate is the smallest permitted learning rate of clients. With a very small rate, the
+	// weights hardly change, so many rounds measure the same quantity.
 	LeastRate float64 `yaml:"least_lr"`
 	// MostStep is the largest Euclidean distance between two successive versions of the shared
 	// weights. 0 disables the check. Otherwise the agent computes the first version itself,
-	// compares each version with the last one, and declines plans whose weights cannot be
-	// checked in this way.
+	// compares each version with the one that it saw last, and declines plans whose weights
+	// cannot be checked in this way.
 	MostStep float64 `yaml:"most_step"`
-	// WholeBlocks makes training and validation data end at blocks of four weeks
+	// WholeBlocks makes training and validation data end at boundaries of four-week blocks
 	// ([series.Split]).
 	WholeBlocks bool `yaml:"whole_blocks"`
 	// LeastBatch is the smallest number of examples per gradient.
@@ -58,8 +58,8 @@ type Policy struct {
 	// LeastLookback is the smallest number of steps of history in an example, or of hours for
 	// the model dense.
 	LeastLookback int `yaml:"least_lookback"`
-	// LeastCohort is the smallest number of clients that train at the same time and, if the
-	// plan has a quorum, with which a round may end.
+	// LeastCohort is the smallest number of clients that train at the same time and, if the plan
+	// has a quorum, the smallest number of updates with which a round may end.
 	LeastCohort int `yaml:"least_cohort"`
 	// LeastMerge is the smallest number of updates that the plan may merge into one version
 	// of the weights. 1 allows fedasync, which merges each update alone, and fednorm, which
@@ -78,29 +78,28 @@ type Policy struct {
 	// PlansPerWeek is the largest number of different plans that the agent trains in seven
 	// days; 0 means any number.
 	PlansPerWeek int `yaml:"plans_per_week"`
-	// Private is never, allow or require. It says whether the agent trains private plans, in
-	// which the server learns only sums, and whether it trains others. A private plan never
-	// falls back to
-	// a plain one.
+	// Private is never, allow or require. It determines whether the agent trains private plans,
+	// in which the server learns only sums, and whether it trains other plans. A private plan is
+	// never trained without privacy.
 	Private string `yaml:"private"`
 	// Keepers are the identities of the keepers that the agent trusts with the keys of its masks,
 	// such as [sha256:0a1b...]. The agent declines a private plan with any other keeper.
 	Keepers []string `yaml:"keepers,flow"`
-	// LeastMembers is the lowest minimum number of agents per sum that the agent accepts from
-	// these keepers.
+	// LeastMembers is the smallest value that the agent accepts for these keepers' minimum
+	// number of agents per sum.
 	LeastMembers int `yaml:"least_members"`
 }
 
-// The values of Policy.Private. An empty one means PrivateAllow.
+// The values of Policy.Private. An empty value means PrivateAllow.
 const (
 	PrivateNever   = "never"
 	PrivateAllow   = "allow"
 	PrivateRequire = "require"
 )
 
-// Default returns the policy of an agent that sets none. Exact reconstruction is published
-// for batches of up to about 25 examples, so the minimum batch is above that. docs/privacy.md
-// explains the attack that each limit prevents.
+// Default returns the policy of an agent that does not set one. Exact reconstruction has been
+// published for batches of up to about 25 examples, so the minimum batch size is above that.
+// docs/privacy.md explains the attack that each limit prevents.
 func Default() Policy {
 	return Policy{
 		LeastExamples: 64, LeastClientExamples: 2000, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
@@ -111,9 +110,9 @@ func Default() Policy {
 	}
 }
 
-// Trial returns a policy for small fleets with only weeks of readings, for example for
-// trials on one's own or generated data, and for the papers' plans. It protects the
-// readings less.
+// Trial returns a policy for small fleets with only a few weeks of readings, for example for
+// trials on one's own or generated data, and for the papers' plans. It protects the readings
+// less than [Default].
 func Trial() Policy {
 	return Policy{
 		LeastExamples: 64, LeastBatch: 32, LeastSteps: 2, LeastLookback: 4,
@@ -125,7 +124,7 @@ func Trial() Policy {
 // None returns the policy that accepts every plan.
 func None() Policy { return Policy{ShareLosses: true, FullPasses: true, Private: PrivateAllow} }
 
-// Set changes the policy: the text is KEY=VALUE with a key of agent.yaml, trial for [Trial],
+// Set changes the policy. The text is KEY=VALUE with a key from agent.yaml, trial for [Trial],
 // or none for [None].
 func (p *Policy) Set(text string) error {
 	switch text {
@@ -151,7 +150,7 @@ func (p *Policy) Set(text string) error {
 	return nil
 }
 
-// Wrong returns the first key with an invalid value, and the problem.
+// Wrong returns the first key with an invalid value, and a description of the problem.
 func (p *Policy) Wrong() (key, problem string) {
 	for _, x := range p.limits() {
 		if x.value < 0 {
@@ -227,8 +226,8 @@ func (p Policy) String() string {
 		fmt.Sprintf("full_passes %t", p.FullPasses), fmt.Sprintf("whole_blocks %t", p.WholeBlocks), fmt.Sprintf("share_losses %t", p.ShareLosses)), ", ")
 }
 
-// Check returns the reasons to decline a plan, or nil. The plan must be valid. Fleet is the
-// number of clients in the run; if it is 0, it is not known and not checked.
+// Check returns the reasons to decline a plan, or nil. The plan must be valid. fleet is the
+// number of clients in the run; 0 means that it is not known and therefore not checked.
 func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	below := func(key, setting string, value, least int) {
 		if value < least {
@@ -306,8 +305,8 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 	return reasons
 }
 
-// Warn returns a sentence with the reason why agents with the default policy decline a
-// plan, or an empty string. The fleet's size is 0 if it is not known yet.
+// Warn returns a sentence that explains why agents with the default policy decline a plan, or
+// an empty string. fleet is the number of clients, or 0 if it is not known yet.
 func Warn(plan *fed.Plan, fleet int) string {
 	usual := Default()
 	reasons := usual.Check(plan, fleet)
@@ -321,8 +320,8 @@ func Warn(plan *fed.Plan, fleet int) string {
 	return "agents with default settings decline this plan" + with + ": " + strings.Join(reasons, "; ")
 }
 
-// together returns the minimum number of clients in a round and of updates in a merge that
-// the plan promises. It is 0 if it depends on a fleet of unknown size. Lost and declining
+// together returns the minimum number of clients in a round and of updates in a merge that the
+// plan promises. A number is 0 if it depends on a fleet of unknown size. Lost and declining
 // clients may lower these numbers.
 func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	s := &plan.Schedule
@@ -342,8 +341,8 @@ func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	return cohort, cohort
 }
 
-// CheckKeeper returns the reason to decline a private plan with a keeper of the given identity and
-// rules, or an empty string.
+// CheckKeeper returns the reason to decline a private plan because of a keeper with the given
+// identity and minimum number of agents per sum, or an empty string.
 func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
 	switch {
 	case len(p.Keepers) == 0:
@@ -356,8 +355,8 @@ func (p *Policy) CheckKeeper(pin member.Pin, least int64) string {
 	return ""
 }
 
-// CheckKeepers returns the reason to decline a private plan if it is known before the keepers
-// answer, or otherwise the condition that their rules must meet. Both may be empty.
+// CheckKeepers returns the reason to decline a private plan, if one is known before the keepers
+// answer, and otherwise the condition that their rules must meet. Both may be empty.
 func (p *Policy) CheckKeepers(plan *fed.Plan) (reason, condition string) {
 	if !recipe.Private(plan) || p.Private == PrivateNever {
 		return "", ""
@@ -394,9 +393,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if d := recipe.DrawOf(plan); !p.FullPasses && n < undrawn*d.Batch {
 		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
 	}
-	// The last batch of an epoch contains the remaining examples. Among few batches its
-	// gradient would stand out. A server that knows the number of examples could choose a
-	// batch size that leaves one example.
+	// The last batch of an epoch contains the remaining examples. If there are only a few
+	// batches, the gradient of a small one stands out. A server that knows the number of
+	// examples could choose a batch size that leaves a single example for the last batch.
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
 		n := recipe.EpochOf(plan, examples)
 		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
@@ -406,9 +405,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	return ""
 }
 
-// mixed is the minimum number of full batches that may accompany a smaller one.
+// mixed is the minimum number of full batches in an epoch that ends with a smaller batch.
 const mixed = 4
 
-// undrawn is the number of batches' examples that a client needs. With fewer, a batch contains
-// most of the client's examples and omits only a few at random.
+// undrawn is the minimum number of a client's examples, in batches. With fewer examples, a
+// batch could contain most of them and randomly omit only a few.
 const undrawn = 8

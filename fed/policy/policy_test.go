@@ -20,8 +20,8 @@ func read(t *testing.T, text string) *fed.Plan {
 	return p
 }
 
-// TestPlans checks that the trial policy accepts all plans of the repository, in a fleet of
-// any size that they can have, and that the default policy accepts the product's own.
+// TestPlans checks that the trial policy accepts all plans in the repository, for every fleet
+// size that they support, and that the default policy accepts the product's own plans.
 func TestPlans(t *testing.T) {
 	files, err := filepath.Glob("../../plans/*.yaml")
 	if err != nil || len(files) < 20 {
@@ -50,7 +50,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// keysOf returns the keys of the policy in the reasons for which a plan is declined.
+// keysOf returns the policy keys that occur in the reasons for declining a plan.
 func keysOf(reasons []string) string {
 	var keys []string
 	for _, r := range reasons {

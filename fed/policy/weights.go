@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// sameStart is the largest difference between a number of version 0 and the same number
-	// computed here. Initial weights have the same bits on all supported platforms.
+	// sameStart is the largest permitted difference between a weight of version 0 and the same
+	// weight computed here. Initial weights have the same bits on all supported platforms.
 	sameStart = 1e-6
-	// farVersions is the number of versions beyond which the permitted distance does not
-	// grow. A client that joins a run late has seen none of its versions, and a server
-	// could otherwise send any weights as version 1000. Honest runs moved by at most 8.1 in
-	// 300 versions.
+	// farVersions is the number of versions beyond which the permitted distance does not grow.
+	// Without it, a server could send arbitrary weights as version 1000 to a client that joins a
+	// run late and has seen none of its versions. The weights of honest runs moved by at most
+	// 8.1 in 300 versions.
 	farVersions = 16
-	// rounding allows for weights that are rounded to float32 after each merge.
+	// rounding allows for the rounding of weights to float32 after each merge.
 	rounding = 1e-4
-	// deadSlope is the slope below which a PReLU unit counts as dead. deadShare is the
-	// share of dead units from which a layer counts as dead.
+	// deadSlope is the slope below which a PReLU unit counts as dead. deadShare is the share of
+	// dead units at which a layer counts as dead.
 	deadSlope, deadShare = 0.01, 0.25
 )
 
 // CheckStart returns the reason to decline weights as version 0 of a run, or an empty string.
-// Want contains the weights that are derived from the plan's seed.
+// want contains the weights that are derived from the plan's seed.
 func (p *Policy) CheckStart(want, got []float32) string {
 	if p.MostStep > 0 {
 		if _, most := distance(want, got); !(most <= sameStart) {
@@ -35,8 +35,9 @@ func (p *Policy) CheckStart(want, got []float32) string {
 	return ""
 }
 
-// CheckStep returns the reason to decline weights of a version, given those of another version
-// that were accepted before, or an empty string. The plan must be one that the policy accepts.
+// CheckStep returns the reason to decline the weights of a version, or an empty string. old
+// contains the weights of another version, before, which were accepted earlier. The plan must
+// be one that the policy accepts.
 func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version int, weights []float32) string {
 	limit, problem := recipe.StepLimit(plan)
 	if p.MostStep == 0 || problem != "" {
@@ -48,7 +49,8 @@ func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version in
 	if most := min(steps, farVersions) * p.MostStep; !(norm <= most) {
 		return fmt.Sprintf("version %d is %.3g away from version %d, the most is %g (policy.most_step)", version, norm, before, most)
 	}
-	// The limit never increases with the version, so the first one is the largest.
+	// The limit never increases with the version, so the limit of the first version is the
+	// largest.
 	if most := steps * limit(first); !(coordinate <= most*(1+rounding)) {
 		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the most is %.3g (policy.most_step)", version, coordinate, before, most)
 	}
@@ -71,8 +73,8 @@ func (p *Policy) CheckSlopes(layer string, slopes []float32) string {
 	return fmt.Sprintf("%d of %d slopes of %s are below %g (policy.most_step)", dead, len(slopes), layer, deadSlope)
 }
 
-// distance returns the Euclidean distance of two vectors and the largest difference between
-// two of their numbers, which is infinite if one of them is not finite.
+// distance returns the Euclidean distance between two vectors and the largest difference
+// between corresponding elements, which is infinite if an element is not finite.
 func distance(a, b []float32) (norm, most float64) {
 	for i := range a {
 		d := math.Abs(float64(a[i]) - float64(b[i]))

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCheckStep checks each limit from both sides. The plan has 4 steps at a learning rate of
-// 0.001, so a weight moves by at most 1.5 * 4 * 0.001 = 0.006 in a version.
+// TestCheckStep checks values just below and just above each limit. The plan has 4 steps at a
+// learning rate of 0.001, so a weight moves by at most 1.5 * 4 * 0.001 = 0.006 per version.
 func TestCheckStep(t *testing.T) {
 	usual := Default()
 	plan := read(t, "algorithm: fedavg\nclient: {lr: 0.001, steps: 4}")

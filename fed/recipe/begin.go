@@ -9,13 +9,13 @@ const (
 	theirOwn      = "own"
 )
 
-// statesClient is the value of server.states with a copy of the shared weights for each
-// client.
+// statesClient is the value of server.states for which each client has a copy of the shared
+// weights.
 const statesClient = "client"
 
 // beginSettings lists the settings of clients that store their own shared weights between
-// rounds. In bose2024's figure 4, line 1 does this for AdamAMS and ProxAdam, and line 14
-// stores the weights of all client optimizers.
+// rounds. In bose2024's figure 4, AdamAMS and ProxAdam begin with the client's own weights
+// (line 1), and all client optimizers store them (line 14).
 var beginSettings = []setting{
 	{
 		path: "client.begin", about: "shared weights at the start of a turn; received: those of the server; own: the client's after its last turn (bose2024, figure 4, line 1)",
@@ -45,7 +45,7 @@ func ScoresOwn(p *fed.Plan) bool { return StoresOwn(p) && p.Evaluate.Weights == 
 // updates move.
 func ClientStates(p *fed.Plan) bool { return p.Server.States == statesClient }
 
-// validateBegin checks the weights with which clients begin.
+// validateBegin checks the settings for the weights with which clients begin.
 func validateBegin(p *fed.Plan, add report) {
 	if BeginsOwn(p) && Averaged(p) {
 		add("client.begin", "client.begin own does not work with client.moments averaged: the moments would be those of other weights")

@@ -12,7 +12,7 @@ import (
 // clientOptimizer describes one permitted value of client.optimizer.
 type clientOptimizer struct {
 	name string
-	// keys lists the optimizer's settings, without the name of their section.
+	// keys lists the keys of the optimizer's settings, without the name of their section.
 	keys string
 	// rate is the default learning rate.
 	rate float64
@@ -43,9 +43,9 @@ func ClientOptimizers() []string {
 
 var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer of the local steps"}
 
-// clientOptimizerSettings returns the settings of all client optimizers. A plan has only
-// the settings of its own optimizer. If the optimizer is unknown, the plan has all of
-// them, so a wrong name causes only one error.
+// clientOptimizerSettings returns the settings of all client optimizers. A plan has only the
+// settings of its own optimizer. If the optimizer is unknown, the plan has the settings of all
+// optimizers, so a wrong name causes only one error.
 func clientOptimizerSettings() []setting {
 	all := []setting{
 		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},
@@ -92,8 +92,8 @@ func (a *algorithm) moments() []string {
 	return []string{momentsReset, momentsKept}
 }
 
-// momentsOf returns the value of client.moments. Plans whose optimizer has no moments have
-// none.
+// momentsOf returns the value of client.moments, which plans have only if their optimizer has
+// moments.
 func momentsOf(c *fed.Client) clientopt.Moments {
 	switch c.Moments {
 	case momentsKept:
@@ -104,7 +104,7 @@ func momentsOf(c *fed.Client) clientopt.Moments {
 	return clientopt.Reset
 }
 
-// Averaged reports whether the server averages the moments of the shared weights too.
+// Averaged reports whether the server also averages the moments of the shared weights.
 func Averaged(p *fed.Plan) bool { return p.Client.Moments == momentsAveraged }
 
 // KeepsMoments reports whether clients store moments between rounds.

@@ -16,7 +16,7 @@ import (
 // fleet size. It has no state, so all runs and workers can use the same Composition and
 // create their own parts with it.
 type Composition struct {
-	// Federated reports that clients send updates to a server.
+	// Federated reports whether clients send updates to a server.
 	Federated bool
 	// Needs lists the aggregator's requirements.
 	Needs fed.Needs
@@ -27,11 +27,11 @@ type Composition struct {
 	Scheduler     fed.Scheduler
 	// Turns is the number of updates counted in a round if all clients return.
 	Turns int
-	// Scale is the scale for sums of updates, and Control that for sums of control
+	// Scale is the scale for sums of updates, and Control the scale for sums of control
 	// variates.
 	Scale, Control exact.Scale
-	// Weight returns the weight of an update, given its number of examples. WeightControl
-	// means that its control variates have the same weight; otherwise it is 1.
+	// Weight returns the weight of an update, given its number of examples. WeightControl means
+	// that the update's control variate has the same weight; otherwise, its weight is 1.
 	Weight        func(examples int) int64
 	WeightControl bool
 	// NewTrainer returns a trainer for one worker.
@@ -39,14 +39,15 @@ type Composition struct {
 	// NewTuner returns a trainer for one worker that fine-tunes clients before they are
 	// scored at the end of a run. It is nil if the plan does not fine-tune.
 	NewTuner func(k *kernel.Set) fed.LocalTrainer
-	// ServerState is the number of float64 vectors that aggregator and optimizer store
+	// ServerState is the number of float64 vectors that the aggregator and the optimizer store
 	// once every client has been counted. Each vector is as long as the shared weights.
 	ServerState int
 }
 
-// controlBound is the largest permitted number in a control variate. It is far above the
-// gradients of any training that converges. If control variates are weighted by examples,
-// the weights use some bits of the sums. A lower bound then preserves the resolution.
+// controlBound is the largest permitted number in a control variate. It is far above any
+// gradient in training that converges. If control variates are weighted by examples, the
+// weights use some bits of the sums; weightedControlBound is therefore lower, to preserve the
+// resolution.
 const (
 	controlBound         = 1 << 20
 	weightedControlBound = 1 << 12
@@ -173,10 +174,10 @@ func withDecay(c *fed.Client, k *kernel.Set, r clientopt.Rate, o fed.ClientOptim
 	return &clientopt.Decay{Kernel: k, Rate: r, All: c.WeightDecay.All, Correction: c.WeightDecay.Correction, Inner: o}
 }
 
-// newTuner returns a trainer for fine-tuning: plain descent without proximal term, control
-// variates or look-ahead steps (song2021, appendix B). It keeps weight decay and moments
-// that are not reset. If the plan's learning rate falls along a cosine, the rate of
-// fine-tuning falls to 0 along another one.
+// newTuner returns a trainer for fine-tuning: plain descent without a proximal term, control
+// variates or look-ahead steps (song2021, appendix B). It keeps the plan's weight decay, and
+// the moments unless they are reset. If the plan's learning rate falls along a cosine, the
+// learning rate in fine-tuning falls to 0 along another cosine.
 func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	f, c := p.Evaluate.FineTune, &p.Client
 	rate := clientopt.Rate{Base: f.Rate}
@@ -194,9 +195,9 @@ func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	}
 }
 
-// NewFitter returns a trainer that fits only the personal layers of a client that did not
-// take part in the plan's rounds. The learning rate falls from that of the plan to 0 along
-// a cosine over the given number of steps, in round 0.
+// NewFitter returns a trainer that fits only the personal layers of a client that did not take
+// part in the plan's rounds. The learning rate falls from the plan's rate to 0 along a cosine
+// over the given number of steps, all in round 0.
 func NewFitter(p *fed.Plan, k *kernel.Set, steps int) fed.LocalTrainer {
 	entry := findClientOptimizer(p.Client.Optimizer)
 	if entry == nil {

@@ -36,8 +36,8 @@ var rowSettings = []setting{
 	}.only(Rows),
 }
 
-// denseDefaults sets the defaults of the model dense, which differ from those of the
-// papers. Settings that the algorithm does not have are removed later.
+// denseDefaults sets the defaults of the model dense, which differ from those of the papers.
+// Defaults of settings that the algorithm does not have are removed later.
 func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	if a.partition == "" {
 		p.Partition = forecast.PartitionCorrection
@@ -63,8 +63,8 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	p.Evaluate.Every = 40
 }
 
-// groups returns the names of the feature groups of a plan. If the plan lists none,
-// they are all given groups. missing lists the other groups.
+// groups returns the names of the feature groups of a plan. If the plan lists none, names
+// contains all groups for which given returns true, and missing contains the other groups.
 func groups(p *fed.Plan, given func(name string) bool) (names, missing []string) {
 	if len(p.Model.Inputs) > 0 {
 		return p.Model.Inputs, nil
@@ -79,8 +79,8 @@ func groups(p *fed.Plan, given func(name string) bool) (names, missing []string)
 	return names, missing
 }
 
-// MissingGroups returns the plan's groups of features for which data is missing. Given
-// lists the available data.
+// MissingGroups returns the plan's feature groups for which data is missing. given lists the
+// available data.
 func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 	for _, name := range p.Model.Inputs {
 		if !feature.Given(name, "", given) {
@@ -90,9 +90,9 @@ func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 	return missing
 }
 
-// frameRows prepares the problem of a model of rows of features and returns the model's
-// shape. The plan must be resolved. The dataset may be nil. If the step is not known, the
-// reach is checked when the dataset is.
+// frameRows prepares the problem of a model of rows of features and returns the model's shape.
+// The plan must be resolved. The dataset may be nil. If the step is not known yet, openRows
+// checks the reach later.
 func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset, known bool) (s forecast.Shape, err error) {
 	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
 	if d != nil {
@@ -116,9 +116,9 @@ func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset, known bool) (s forec
 	return s, err
 }
 
-// checkInterval returns an error if rows of features are not possible for readings with
-// the given time between them. The width of a row depends on the number of readings in a
-// day, so a plan from a stranger must not make it arbitrarily large.
+// checkInterval returns an error if rows of features cannot be built from readings with the
+// given interval. The width of a row depends on the number of readings in a day, so a plan from
+// a stranger must not make it arbitrarily large.
 func checkInterval(i time.Duration) error {
 	switch {
 	case i <= 0 || 24*time.Hour%i != 0:
@@ -132,9 +132,9 @@ func checkInterval(i time.Duration) error {
 // shortestInterval is the shortest time between readings in rows of features.
 const shortestInterval = time.Minute
 
-// checkReach returns an error if the last target is more than the given number of steps
-// after the origin, and the setting that it concerns. The width of a row and the memory
-// for lags depend on it.
+// checkReach returns an error, and the path of the setting to blame, if the last target is more
+// than the given number of steps after the origin. The width of a row and the memory for lags
+// depend on this distance.
 func checkReach(horizon, targets, most int) (path string, err error) {
 	switch {
 	case horizon > most:
@@ -145,7 +145,7 @@ func checkReach(horizon, targets, most int) (path string, err error) {
 	return "", nil
 }
 
-// openRows sets the dataset of a problem of rows of features.
+// openRows sets the dataset of a problem whose examples are rows of features.
 func (q *Problem) openRows(d *series.Dataset) (err error) {
 	if d.Interval != q.interval {
 		return fmt.Errorf("the readings are %s apart, but the plan is for readings %s apart; see model.interval", d.Interval, q.interval)

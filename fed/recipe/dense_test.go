@@ -24,7 +24,7 @@ func TestRowLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Without an interval, the plan may be for readings every half hour.
+		// Without an interval, the plan may be intended for half-hourly readings.
 		if _, err := Frame(p, nil); err != nil {
 			t.Errorf("%s: %v", settings, err)
 		}

@@ -46,8 +46,8 @@ func Diff(a, b *fed.Plan) ([]Difference, error) {
 }
 
 // Defaults returns the plan that has the same algorithm and model as p, and defaults for
-// everything else. If p is for readings of a known step, so is the result, because otherwise
-// equal settings would differ.
+// everything else. If p is resolved for a known step, the result is resolved for the same step;
+// otherwise equal settings would appear to differ.
 func Defaults(p *fed.Plan) (*fed.Plan, error) {
 	usual, err := Read([]byte(fmt.Sprintf("name: %q\nalgorithm: %s\nmodel: {name: %s}\n", p.Name, p.Algorithm, p.Model.Name)))
 	if err != nil || p.Model.Interval == 0 {
@@ -56,7 +56,7 @@ func Defaults(p *fed.Plan) (*fed.Plan, error) {
 	return Resolve(usual, time.Duration(p.Model.Interval))
 }
 
-// flatten returns the values of a plan by dotted path, and the paths in order.
+// flatten returns the values of a plan by dotted path, and the paths in the order of the plan.
 func flatten(p *fed.Plan) (values map[string]string, paths []string, err error) {
 	text, err := Write(p)
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"loadstar/fed/localtrain"
 )
 
-// Draw describes on which of a client's examples an update is trained.
+// Draw describes which of a client's examples an update is trained on.
 type Draw struct {
 	// Batch is the number of examples per gradient. 0 means all of the client's examples.
 	Batch int
 	// Steps is the number of gradient steps; 0 means passes over all examples.
 	Steps int
-	// Examples is the largest number of different examples in all gradients together; 0
-	// means all of the client's.
+	// Examples is the largest number of different examples in all gradients together; 0 means
+	// all of the client's examples.
 	Examples int
 	// Share is the smallest share of the client's examples from which a gradient is drawn.
 	Share float64
@@ -36,8 +36,7 @@ func DrawOf(p *fed.Plan) Draw {
 	return d
 }
 
-// EpochOf returns the number of examples that an epoch of the plan passes over, for a client
-// with n examples.
+// EpochOf returns the number of examples in one epoch of the plan for a client with n examples.
 func EpochOf(p *fed.Plan, n int) int { return localtrain.Query{Share: p.Client.Query}.Support(n) }
 
 // Federated reports whether clients send updates to a server.

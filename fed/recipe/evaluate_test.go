@@ -25,7 +25,8 @@ func TestBlendDefault(t *testing.T) {
 }
 
 // TestKeepBestImpliesChoose checks that a plan that keeps the best weights also chooses them,
-// that the written plan says so, and that a plan which keeps the last weights does not.
+// that the written plan contains this choice, and that a plan that keeps the last weights does
+// not choose.
 func TestKeepBestImpliesChoose(t *testing.T) {
 	for text, want := range map[string]string{
 		"algorithm: fedavg\nevaluate: {keep: best}":                                            "validation",

@@ -14,12 +14,12 @@ import (
 )
 
 // Problem is the training problem of a plan: the model and, once there is a dataset, its
-// examples. Simulator, agent and server all derive the same Problem from a plan.
+// examples. The simulator, agents and the server all derive the same Problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
 	Framer *series.Framer
-	// Inputs lists the inputs of each step, or is empty if an example is a row of features.
-	// Then Groups lists the groups of features.
+	// Inputs lists the inputs of each step. If an example is a row of features, Inputs is empty,
+	// and Groups lists the feature groups.
 	Inputs    []series.Input
 	Groups    []string
 	Model     *forecast.Model
@@ -28,7 +28,7 @@ type Problem struct {
 	// Outputs is the number of values that the model computes for a window: one per
 	// target, or one per target and quantile.
 	Outputs int
-	// Missing lists the inputs of the model's paper that the dataset does not have. It is
+	// Missing lists the inputs from the model's paper that the dataset does not have. It is
 	// empty if the plan lists its own inputs.
 	Missing []string
 
@@ -51,9 +51,9 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 	return q.Framer.Windows(m, r)
 }
 
-// FeatureBytes returns upper bounds on the memory for the features of a dataset: what all
-// meters share, and the features of one meter, which must be in memory while it trains.
-// Both are 0 if examples are windows.
+// FeatureBytes returns upper bounds on the memory for the features of a dataset: the memory
+// that all meters share, and the memory for one meter's features while its client trains. Both
+// are 0 if examples are windows.
 func (q *Problem) FeatureBytes(d *series.Dataset) (shared, meter int64) {
 	if q.interval == 0 {
 		return 0, 0
@@ -61,8 +61,8 @@ func (q *Problem) FeatureBytes(d *series.Dataset) (shared, meter int64) {
 	return feature.Memory(d, feature.Task{StepsPerDay: d.StepsPerDay(), Horizon: q.layout.Horizon, Targets: q.layout.Targets})
 }
 
-// LimitCache limits the memory for features that are computed in advance. It has no effect
-// if examples are windows. The dataset must be set.
+// LimitCache limits the memory for precomputed features. It has no effect if examples are
+// windows. The dataset must be set.
 func (q *Problem) LimitCache(bytes int64) {
 	if q.rows != nil {
 		q.rows.SetCache(max(bytes, 0))
@@ -94,9 +94,9 @@ func (q *Problem) InputNames() []string {
 	return feature.Names(feature.Task{StepsPerDay: perDay, Horizon: q.layout.Horizon, Targets: q.layout.Targets}, q.Groups)
 }
 
-// SharedLen returns the length of the shared vector, which the server sends and whose
-// change clients return. It has the shared weights, followed by the two moments of each
-// if the plan averages moments.
+// SharedLen returns the length of the shared vector, which the server sends and whose change
+// clients return. The vector contains the shared weights and, if the plan averages moments,
+// their first and second moments.
 func (q *Problem) SharedLen() int {
 	n := q.Partition.SharedLen()
 	if q.averaged {
@@ -108,9 +108,9 @@ func (q *Problem) SharedLen() int {
 // SharedWeights returns the weights in a shared vector.
 func (q *Problem) SharedWeights(shared []float32) []float32 { return shared[:q.Partition.SharedLen()] }
 
-// Inputs returns the inputs of a plan. If the plan does not list its inputs, they are
-// those inputs of the model's paper that every dataset has or that are in given. missing
-// lists the other inputs of the paper.
+// Inputs returns the inputs of a plan. If the plan does not list its inputs, names contains the
+// inputs from the model's paper that every dataset has or that are in given, and missing
+// contains the paper's other inputs.
 func Inputs(p *fed.Plan, given []string) (names, missing []string) {
 	if Rows(p) {
 		return groups(p, func(name string) bool { return feature.Given(name, "", given) })
@@ -134,8 +134,8 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 }
 
 // Frame builds the problem of a plan. If the dataset is nil and the plan does not list its
-// inputs, the problem has all inputs of the model's paper or all groups of features. If it is
-// not resolved either, readings are assumed to be an hour apart.
+// inputs, the problem has all inputs of the model's paper or all groups of features. If the
+// dataset is nil and the plan is not resolved, [Assume] resolves it.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{averaged: Averaged(p), split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
 	known := d != nil || p.Model.Interval != 0
@@ -175,8 +175,8 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	return q, err
 }
 
-// frameWindows prepares the problem of a model of windows and returns the model's shape. The
-// plan must be resolved.
+// frameWindows prepares the problem of a model whose examples are windows, and returns the
+// model's shape. The plan must be resolved.
 func (q *Problem) frameWindows(p *fed.Plan, d *series.Dataset) (forecast.Shape, error) {
 	given := func(string) bool { return true }
 	if d != nil {
@@ -197,12 +197,12 @@ func (q *Problem) frameWindows(p *fed.Plan, d *series.Dataset) (forecast.Shape, 
 	return forecast.Shape{Lookback: q.layout.Lookback, Inputs: len(q.Inputs)}, nil
 }
 
-// EndAtBlocks makes training and validation data end at blocks of four weeks
+// EndAtBlocks makes training and validation data end at boundaries of four-week blocks
 // ([series.Split]). It takes effect when a dataset is opened.
 func (q *Problem) EndAtBlocks() { q.split.Blocks = true }
 
 // Open sets the dataset from which examples are taken. The dataset must have the problem's
-// inputs. Open is for callers that need the model before they read data.
+// inputs. Open is for callers that need the model before they have read the data.
 func (q *Problem) Open(d *series.Dataset) (err error) {
 	if q.interval > 0 {
 		return q.openRows(d)

@@ -13,7 +13,7 @@ import (
 )
 
 // counted is a quadratic objective that counts how often its gradient is computed. The
-// gradients are small, so that training does not diverge at any learning rate.
+// gradients are so small that training does not diverge at any learning rate.
 type counted struct {
 	examples  int
 	gradients int
@@ -33,8 +33,8 @@ func (o *counted) Gradient(g, w []float32, examples []int) float64 {
 
 func (o *counted) Loss(w []float32, _ []int) float64 { return float64(w[0]) }
 
-// StepsOf predicts the number of gradients that every algorithm's trainer computes and
-// reports. The simulator's virtual clock and the command plan explain use it.
+// StepsOf predicts the number of gradients that every algorithm's trainer computes and reports.
+// The simulator's virtual clock and the `plan explain` command use it.
 func TestStepsOf(t *testing.T) {
 	const weights = 12
 	for _, a := range algorithms {
@@ -81,8 +81,8 @@ func TestStepsOf(t *testing.T) {
 	}
 }
 
-// ServerState equals the number of vectors in the saved state, for every algorithm and
-// server optimizer. The command plan explain estimates the server's memory from it.
+// ServerState equals the number of vectors in the saved state, for every algorithm and server
+// optimizer. The `plan explain` command estimates the server's memory from it.
 func TestServerState(t *testing.T) {
 	const shared, fleet = 2000, 3
 	for _, p := range somePlans(t) {
@@ -124,7 +124,7 @@ type slope struct{}
 
 func (slope) Gradient(g, shared []float32) error { copy(g, shared); return nil }
 
-// mergeOf returns a merge with one random update of each client.
+// mergeOf returns a merge with one random update from each client.
 func mergeOf(t *testing.T, c *Composition, round int, shared []float32, fleet int) *fed.Merge {
 	rng := rand.New(rand.NewPCG(uint64(round), 1))
 	numbers := func() []float32 {

@@ -8,10 +8,10 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// FirstLimits returns the limits of updates until earlier updates exist to compare with,
-// given the norm of the initial shared weights. If the first limit of norms is too low,
-// it grows by the factor server.clip with every version. All updates have the same
-// weight.
+// FirstLimits returns the limits that apply until there are earlier updates to compare with,
+// given the norm of the initial shared weights. If the first limit on norms is too low, the
+// limit grows by up to the factor server.clip with every version. The limit on examples gives
+// all updates the same weight.
 func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	const share, loss = 8, 1e3
 	l := fed.Limits{Norm: norm / share, Examples: 1, Loss: loss}
@@ -21,14 +21,14 @@ func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	return l
 }
 
-// CoordinateLimit returns the limit of each number of an update that is trained from a
-// version, or nil if the plan has none. It is the plan's server.coordinate times the sum of the
-// learning rates of a round's steps, because a step of Adam moves a weight by about the
-// learning rate for any gradient.
+// CoordinateLimit returns the limit of each number of an update that is trained from a version,
+// or nil if the plan has no such limit. The limit is the plan's server.coordinate times the sum
+// of the learning rates of a round's steps, because a step of Adam moves a weight by about the
+// learning rate, whatever the gradient is.
 //
 // The learning rate depends on the round, but limits depend on the version, which is at most
-// the round. The rate never rises after the warm-up, which is left out, so the limit is never
-// lower than the round's own.
+// the round. The rate never rises after the warm-up, which is left out here, so the limit is
+// never lower than one computed for the round itself.
 func CoordinateLimit(p *fed.Plan) func(version int) float64 {
 	if p.Server.Clip <= 0 || p.Server.Coordinate <= 0 || !coordinatesBounded(p) {
 		return nil
@@ -36,7 +36,7 @@ func CoordinateLimit(p *fed.Plan) func(version int) float64 {
 	return func(version int) float64 { return p.Server.Coordinate * reach(p, version) }
 }
 
-// reach returns the sum of the learning rates of a round's steps, without the warm-up.
+// reach returns the sum of the learning rates of a round's steps, ignoring the warm-up.
 func reach(p *fed.Plan, version int) (sum float64) {
 	rate := rateOf(p)
 	rate.Warmup = 0
@@ -49,9 +49,10 @@ func reach(p *fed.Plan, version int) (sum float64) {
 // usualCoordinate is the default of server.coordinate.
 const usualCoordinate = 1.5
 
-// StepLimit returns the maximum change of a weight from the given version to the next one
-// if the server follows the plan. If the plan promises no such limit, or one above
-// [usualCoordinate] times the learning rates of a round's steps, problem is the reason.
+// StepLimit returns the maximum change of a weight from the given version to the next one if
+// the server follows the plan. If the plan guarantees no such limit, or only one above
+// [usualCoordinate] times the sum of the learning rates of a round's steps, problem states the
+// reason.
 //
 // Each number of an update is limited ([CoordinateLimit]), and the server moves the weights by
 // at most a weighted mean of updates. Buffered updates and the server's momentum come from
@@ -92,10 +93,10 @@ func StepLimit(p *fed.Plan) (limit func(version int) float64, problem string) {
 	}, ""
 }
 
-// coordinatesBounded reports whether the learning rate times the steps bounds each number of
-// an honest update. It does not with SGD, whose updates grow with gradients, nor with epochs,
-// because the server does not know their number of steps. Special trainers send other
-// differences than plain descent does, and averaged moments are not weights.
+// coordinatesBounded reports whether the learning rate times the steps bounds each number of an
+// honest update. It does not do so with SGD, whose updates grow with the gradients, or with
+// epochs, because the server does not know their number of steps. Special trainers send
+// differences of other kinds than plain descent, and averaged moments are not weights.
 func coordinatesBounded(p *fed.Plan) bool {
 	a, o := find(p.Algorithm), findClientOptimizer(p.Client.Optimizer)
 	return a != nil && !a.noServer && a.trainer == nil && a.clientOptimizer == nil &&

@@ -12,7 +12,8 @@ import (
 // solver.
 var innerRate = setting{path: "client.inner_lr", about: "rate of the look-ahead or inner step", initial: 0.001, must: positive}
 
-// query is the setting for the examples after the look-ahead step.
+// query is the setting for the share of examples reserved for the gradient after the look-ahead
+// step.
 var query = setting{
 	path: "client.query", about: "share of a client's examples that only the gradient after the look-ahead step uses (song2021: 0.2); 0 means that all examples serve both",
 	must: belowOne, quiet: true,

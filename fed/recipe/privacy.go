@@ -37,8 +37,8 @@ func ChecksNorms(p *fed.Plan) bool { return Private(p) && p.Privacy.Check == che
 // ChoosesNearest reports whether the keepers of a private plan choose which results count.
 func ChoosesNearest(p *fed.Plan) bool { return p.Server.Robust == robustNearest }
 
-// privacyMode is privacy.mode. [validatePrivacy] says why an algorithm cannot be private, so
-// such an algorithm has no choices.
+// privacyMode is privacy.mode. If an algorithm cannot be private, the setting has no choices,
+// because [validatePrivacy] reports the reason.
 func (a *algorithm) privacyMode() setting {
 	s := setting{
 		path: "privacy.mode", about: "none: the server receives each update; private: keepers hold the keys of masks, and the server learns only sums",
@@ -121,8 +121,8 @@ func checkPrivate(p *fed.Plan, cohort int) error {
 	return fmt.Errorf("privacy.least is %d, but with server.robust nearest a sum has %d of the %d clients of a round, so none would be released", p.Privacy.Least, (3*cohort+3)/4, cohort)
 }
 
-// LeastClients returns the smallest number of clients of a private round whose sum a keeper may
-// release. It is 0 for other plans.
+// LeastClients returns the smallest number of clients in a private plan's round whose sum a
+// keeper may release. It is 0 for other plans.
 func LeastClients(p *fed.Plan) int {
 	if ChoosesNearest(p) { // three quarters are left
 		return (4*p.Privacy.Least - 1) / 3

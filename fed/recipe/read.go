@@ -10,9 +10,9 @@ import (
 	"loadstar/internal/config"
 )
 
-// Read reads a plan, fills in the defaults of its algorithm, and checks everything that
-// can be checked without data. The error is a [config.Problems] that lists all mistakes
-// with their lines.
+// Read reads a plan, fills in the defaults of its algorithm, and checks everything that can be
+// checked without data. The error is a [config.Problems] that lists all mistakes with their
+// line numbers.
 func Read(data []byte) (*fed.Plan, error) {
 	lines, err := config.Keys(data) // other errors are ignored, because Decode reports them
 	if lines == nil {
@@ -29,7 +29,7 @@ func Read(data []byte) (*fed.Plan, error) {
 	if a == nil {
 		switch {
 		case chosen.Algorithm == "" && misspeltKey(lines):
-			// Decode reported the key.
+			// Decode has already reported the key.
 		case chosen.Algorithm == "":
 			wrong.Add(0, "algorithm is missing; it must be one of %s", strings.Join(Names(), ", "))
 		default:
@@ -70,8 +70,7 @@ func problems(err error) (found config.Problems) {
 	return found
 }
 
-// inSection returns those of the given settings that are in a section, without the
-// section's name.
+// inSection returns the given settings that are in a section, without the section's name.
 func inSection(has []string, section string) []string {
 	var out []string
 	for _, path := range has {

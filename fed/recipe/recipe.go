@@ -40,11 +40,12 @@ type algorithm struct {
 	// fullPass means that a turn is one pass over all examples, so the plan has no
 	// steps or epochs to set.
 	fullPass bool
-	// noDecay means that the trainer's personal weights are not those that an optimizer
-	// can shrink, so the plan has no weight decay.
+	// noDecay means that an optimizer cannot shrink the trainer's personal weights, so the plan
+	// has no weight decay.
 	noDecay bool
-	// averages means that the server sets the shared weights to the clients' mean, if its
-	// learning rate is 1. Then it can average the moments of client optimizers too.
+	// averages means that the server sets the shared weights to the mean of the clients' weights
+	// if its learning rate is 1. The server can then also average the moments of client
+	// optimizers.
 	averages bool
 	// begins means that clients may begin a turn with their own shared weights. The
 	// aggregator must treat an update as progress, not as the distance of the client's
@@ -56,20 +57,20 @@ type algorithm struct {
 	serverOptimizer string
 	// weightings lists the permitted values of server.weighting. The first is the default.
 	weightings []string
-	// schedules lists the permitted values of schedule.kind. The first is the default. If
-	// it is empty, the whole fleet trains in every round.
+	// schedules lists the permitted values of schedule.kind. The first is the default. If the
+	// list is empty, the whole fleet trains in every round.
 	schedules []string
 	// mergesEach means that every update is merged on arrival, so the plan cannot set the
 	// buffer size.
 	mergesEach bool
-	// noServer means that clients send nothing. pooled means that, in addition, there is
-	// only one client, which has the readings of all meters.
+	// noServer means that clients send nothing. pooled means that there is also only one client,
+	// which has the readings of all meters.
 	noServer, pooled bool
 	// partition is the only permitted partition, or empty if all are permitted.
 	partition string
 
-	// plain is the reason why a plan cannot be private, in the form of the end of a sentence
-	// that begins with the algorithm's name. It is empty if a plan can be private.
+	// plain is the reason why a plan cannot be private, worded to complete a sentence that
+	// begins with the algorithm's name. It is empty if a plan can be private.
 	plain string
 
 	// defaults changes the defaults of settings, optimizers and schedule. It runs both
@@ -93,8 +94,8 @@ type algorithm struct {
 	trainer func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer
 }
 
-// vectors counts float64 vectors of the length of the shared weights: a fixed number in
-// total, and a number for each client.
+// vectors is a number of float64 vectors, each as long as the shared weights: a fixed number in
+// total, and a number per client.
 type vectors struct{ total, perClient int }
 
 // report records a mistake in the setting at path.
@@ -119,9 +120,9 @@ var (
 // perStep returns a function that always returns n, for the field gradients.
 func perStep(n int) func(*fed.Plan) int { return func(*fed.Plan) int { return n } }
 
-// song2021 sets the defaults of that paper's comparison: cohorts of 10, 5 local epochs,
-// and 5 more before a client is scored. The paper does not state the number of rounds;
-// 100 is our choice.
+// song2021 sets the defaults of that paper's comparison: cohorts of 10, 5 local epochs, and 5
+// epochs of fine-tuning before a client is scored. The paper does not state the number of
+// rounds; 100 is our choice.
 func song2021(p *fed.Plan) {
 	p.Rounds = 100
 	p.Client.Steps, p.Client.Epochs = 0, 5
@@ -136,7 +137,7 @@ type Summary struct {
 	Name, About, Source string
 	// Papers lists the papers that Source cites.
 	Papers []string
-	// Alone reports that clients send nothing.
+	// Alone reports whether clients send nothing.
 	Alone bool
 }
 
@@ -152,7 +153,7 @@ func Algorithms() []Summary {
 // citation matches the name of a folder in papers, such as bose2023, or authors with a year.
 var citation = regexp.MustCompile(`[a-z]+20\d\d|[A-Z]\w+ et al\. 20\d\d`)
 
-// cited returns the papers that a source names, in its order.
+// cited returns the papers that a source names, in the order in which it names them.
 func cited(source string) []string {
 	var all []string
 	for _, c := range citation.FindAllString(source, -1) {

@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// Every field of a plan is a setting of some algorithm, every setting is a field, and
-// entries with the same setting describe it in the same way.
+// Every field of a plan is a setting of some algorithm, every setting is a field, and entries
+// that share a setting describe it in the same way.
 func TestEverySettingIsKnown(t *testing.T) {
 	seen := map[string]setting{}
 	for _, a := range algorithms {
@@ -56,7 +56,7 @@ func TestEverySettingIsKnown(t *testing.T) {
 	}
 }
 
-// choicesOf returns the permitted names of a setting, or nil if it is not a choice between
+// choicesOf returns the permitted values of a setting, or nil if it is not a choice between
 // names.
 func choicesOf(a *algorithm, path string) []string {
 	for _, s := range a.allSettings() {

@@ -87,7 +87,7 @@ func reference(t *testing.T) string {
 	return b.String()
 }
 
-// writeDefaults writes the defaults that differ if a plan has the given text.
+// writeDefaults writes the defaults that change if a plan contains the given text.
 func writeDefaults(t *testing.T, b *strings.Builder, algorithm, text string, defaults map[string]*fed.Plan) {
 	b.WriteString("| setting | default |\n|---|---|\n")
 	p, err := Read([]byte("algorithm: " + algorithm + "\n" + text))

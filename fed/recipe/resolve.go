@@ -7,7 +7,7 @@ import (
 	"loadstar/fed"
 )
 
-// spanPaths lists the settings that count steps of the data.
+// spanPaths lists the settings that are counted in steps of the data.
 var spanPaths = []string{"model.lookback", "model.horizon", "model.targets", "evaluate.stride"}
 
 // spanOf returns the span at path.
@@ -15,10 +15,10 @@ func spanOf(p *fed.Plan, path string) *fed.Timespan {
 	return field(p, path).Addr().Interface().(*fed.Timespan)
 }
 
-// Resolve returns the plan for readings that are step apart. Its spans count steps, and
-// model.interval is the step. Simulator, server and agents all resolve a plan before they
-// use it. It returns an error if the plan is for another step, or if a duration is not a
-// multiple of it.
+// Resolve returns the plan for readings with the given time between them. The spans of the
+// result count steps, and its model.interval is step. The simulator, the server and agents all
+// resolve a plan before they use it. Resolve returns an error if the plan is for another step,
+// or if a duration is not a multiple of step.
 func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	if i := time.Duration(p.Model.Interval); i != 0 && i != step {
 		return nil, fmt.Errorf("model.interval is %s, but the readings are %s apart", p.Model.Interval, fed.Duration(step))
@@ -36,7 +36,7 @@ func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	return &q, nil
 }
 
-// Stated resolves a plan by its own step. A plan without a step must not have durations.
+// Stated resolves a plan with its own step. A plan without a step must not contain durations.
 func Stated(p *fed.Plan) (*fed.Plan, error) {
 	if p.Model.Interval != 0 {
 		return Resolve(p, time.Duration(p.Model.Interval))
@@ -49,8 +49,9 @@ func Stated(p *fed.Plan) (*fed.Plan, error) {
 	return p, nil
 }
 
-// Assume resolves a plan without data. If it does not state the step, an hour is assumed,
-// or the longest shorter step that divides all its durations.
+// Assume resolves a plan without data. If the plan does not state the step, Assume uses an hour
+// or, if some duration is not a multiple of an hour, the longest shorter step that divides all
+// durations.
 func Assume(p *fed.Plan) (*fed.Plan, error) {
 	step := time.Duration(p.Model.Interval)
 	if step == 0 {
@@ -64,7 +65,7 @@ func Assume(p *fed.Plan) (*fed.Plan, error) {
 	return Resolve(p, step)
 }
 
-// CountsSteps returns a warning if the plan counts the steps that it forecasts and the
+// CountsSteps returns a warning if the plan states the length of its forecasts in steps and the
 // readings are not an hour apart, because 24 steps are a day only with hourly readings. The
 // plan must not be resolved.
 func CountsSteps(p *fed.Plan, step time.Duration) string {

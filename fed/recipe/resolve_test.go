@@ -66,7 +66,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A resolved plan trains the same on hourly data as the same plan in steps.
+// On hourly data, a resolved plan trains in the same way as the plan with its spans in steps.
 func TestResolvedIsSteps(t *testing.T) {
 	for _, c := range [][2]string{{"targets: 24h", "targets: 24"}, {"targets: 1h", "targets: 1"}, {"targets: 48h, horizon: 2h", "targets: 48, horizon: 2"}} {
 		var both [2]*fed.Plan

@@ -9,14 +9,14 @@ import (
 // robustTrim is the value of server.robust for a trimmed mean.
 const robustTrim = "trim"
 
-// leastTrimmed is the minimum number of updates with which a trimmed mean omits any.
+// leastTrimmed is the minimum number of updates at which a trimmed mean omits any values.
 const leastTrimmed = 3
 
 // Trims reports whether the server's mean omits the largest and smallest numbers of each
 // coordinate.
 func Trims(p *fed.Plan) bool { return p.Server.Robust == robustTrim }
 
-// validateRobust reports settings that a trimmed mean cannot have.
+// validateRobust reports settings that cannot be combined with a trimmed mean.
 func validateRobust(p *fed.Plan, add report) {
 	switch {
 	case !Trims(p):

@@ -7,8 +7,9 @@ import (
 	"loadstar/series/feature"
 )
 
-// Scaling contains the properties of a client's training split that scale its examples. It
-// is stored with the client's weights, because weights are useless with another scaling.
+// Scaling contains the properties of a client's training split by which its examples are
+// scaled. It is stored with the client's weights, because weights are useless with a different
+// scaling.
 type Scaling struct {
 	// Ranges scale windows. They are nil if an example is a row of features.
 	Ranges series.Ranges
@@ -16,8 +17,8 @@ type Scaling struct {
 	Features *feature.Scaling
 }
 
-// Scaling returns the scaling of a meter's training split. Ranges belong to the meter or to
-// the fleet, depending on the plan. Rows of features do not need them.
+// Scaling returns the scaling of a meter's training split. Ranges belong to the meter or to the
+// fleet, depending on the plan. Rows of features do not need ranges.
 func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
 	if q.rows != nil {
 		return q.ScalingOf(q.rows.Rows(m), nil)
@@ -25,7 +26,7 @@ func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
 	return q.ScalingOf(nil, r)
 }
 
-// ScalingOf returns the scaling of examples that the problem made with the given ranges.
+// ScalingOf returns the scaling of examples that the problem built with the given ranges.
 func (q *Problem) ScalingOf(data series.Examples, r series.Ranges) Scaling {
 	if rows, ok := data.(*feature.Rows); ok {
 		return Scaling{Features: rows.Scaling()}
@@ -33,7 +34,8 @@ func (q *Problem) ScalingOf(data series.Examples, r series.Ranges) Scaling {
 	return Scaling{Ranges: r}
 }
 
-// ScalingOver returns the scaling of a meter's steps in [from, to), for rows of features.
+// ScalingOver returns the scaling for rows of features that is computed from a meter's steps in
+// [from, to).
 func (q *Problem) ScalingOver(m series.Meter, from, to int) Scaling {
 	return Scaling{Features: q.rows.ScalingOver(m, from, to)}
 }
@@ -46,9 +48,9 @@ func (q *Problem) Frozen(m series.Meter, s Scaling) series.Examples {
 	return q.Framer.Windows(m, s.Ranges)
 }
 
-// Tail returns the start of the shortest tail of a series from which a client forecasts at a
-// cutoff, in Unix seconds. Forecasts have the same bits for all tails that start there
-// or a number of weeks before it, as [feature.Tail] explains.
+// Tail returns the start, in Unix seconds, of the shortest tail of a series from which a client
+// can forecast at a cutoff. Forecasts are bit-identical for all tails that start there or a
+// whole number of weeks earlier, as [feature.Tail] explains.
 func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 	if q.interval == 0 {
 		days := 0
@@ -63,7 +65,8 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 }
 
 // Newest returns the examples of a meter with a scaling that was computed earlier, for
-// forecasts from origins from the step since on. They need not have training examples.
+// forecasts with origins at or after the step since. There may be no training examples among
+// them.
 func (q *Problem) Newest(m series.Meter, s Scaling, since int) series.Examples {
 	if q.rows != nil {
 		return q.rows.Newest(m, s.Features, since)

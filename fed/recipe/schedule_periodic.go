@@ -40,5 +40,6 @@ func (p Periodic) Decide(s fed.Situation) fed.Decision {
 // Wake returns the time at which the current period ends.
 func (p Periodic) Wake(s fed.Situation) (time.Duration, bool) { return s.Opened + p.Period, true }
 
-// Carries returns true, because a client continues to train while others are merged.
+// Carries returns true, because a client continues to train while other clients' updates are
+// merged.
 func (Periodic) Carries() bool { return true }

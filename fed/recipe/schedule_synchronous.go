@@ -11,15 +11,16 @@ var _ fed.Scheduler = Synchronous{}
 // Synchronous asks a cohort, waits for its updates and merges them, like FedAvg.
 //
 // A round closes when Cohort updates are counted, when all clients that were asked have
-// returned or are lost, or at the deadline. Its updates are merged if there are at least
-// Quorum of them. Otherwise the round is abandoned. Updates that arrive after the round
-// closed are rejected.
+// returned or are lost, or at the deadline. Its updates are merged if there are at least Quorum
+// of them. Otherwise the round is abandoned. Updates that arrive after the round has closed are
+// rejected.
 //
-// If too few clients are available, the round stays open until the deadline for clients that come
-// back. Otherwise a fleet that is unavailable for an hour would use up all rounds of its run.
+// If too few clients are available, the round stays open until the deadline, in case more
+// become available. Otherwise a fleet that is unavailable for an hour would use up all rounds
+// of its run.
 type Synchronous struct {
-	// Cohort is the number of updates wanted. Asked is the number of clients to ask,
-	// which can be higher to allow for clients that do not return.
+	// Cohort is the number of updates wanted. Asked is the number of clients to ask, which can
+	// be higher than Cohort to allow for clients that do not return.
 	Cohort, Asked int
 	// Quorum is the minimum number of updates for a merge; 0 means 1.
 	Quorum int

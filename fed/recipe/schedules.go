@@ -11,12 +11,11 @@ import (
 type kind struct {
 	name     string
 	settings []setting
-	// build returns the scheduler for cohorts of the given size out of the given fleet.
+	// build returns the scheduler for cohorts of the given size from a fleet of the given size.
 	build func(s *fed.Schedule, cohort, fleet int) scheduled
 }
 
-// scheduled is a scheduler together with numbers that the other parts of a composition
-// depend on.
+// scheduled is a scheduler, together with numbers on which other parts of a composition depend.
 type scheduled struct {
 	fed.Scheduler
 	// most is the largest number of updates in a merge that were trained from the same
@@ -97,18 +96,19 @@ func (a *algorithm) scheduleSettings() []setting {
 	return all
 }
 
-// A plan without a cohort asks the whole fleet up to LargeFleet clients, and usualCohort
-// clients of a larger one.
+// A plan without a cohort asks all clients of a fleet of at most LargeFleet clients, and
+// usualCohort clients of a larger fleet.
 const (
 	LargeFleet  = 500
 	usualCohort = 200
 )
 
-// Sized returns the plan for a fleet of which the given number of clients train. If the fleet
+// Sized returns the plan for a fleet in which the given number of clients train. If the fleet
 // is large and the plan has no cohort, the returned plan has one, and chosen is true.
 func Sized(p *fed.Plan, fleet int) (sized *fed.Plan, chosen bool) {
 	a := find(p.Algorithm)
-	// The sum of a private plan includes most members of each cell.
+	// The sum of a private plan must include most members of each cell, so its cohort is not
+	// reduced.
 	if a == nil || a.noServer || Private(p) || p.Schedule.Cohort > 0 || fleet <= LargeFleet {
 		return p, false
 	}

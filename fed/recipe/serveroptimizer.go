@@ -12,8 +12,8 @@ type serverOptimizer struct {
 	name     string
 	settings []setting
 	defaults func(s *fed.Server)
-	// state is the number of float64 vectors of the length of the shared weights that the
-	// optimizer stores.
+	// state is the number of float64 vectors that the optimizer stores, each as long as the
+	// shared weights.
 	state int
 	build func(s *fed.Server) fed.ServerOptimizer
 }
@@ -30,9 +30,9 @@ var (
 	serverBeta1 = setting{path: "server.beta1", about: "decay of the momentum", must: belowOne}
 )
 
-// serverOptimizerSettings returns the settings of the algorithm's server optimizer. If the
-// plan chooses the optimizer, it has only the settings of that optimizer. If the optimizer
-// is unknown, the plan has all of them, so a wrong name causes only one error.
+// serverOptimizerSettings returns the settings of the algorithm's server optimizer. If the plan
+// chooses the optimizer, it has only the settings of that optimizer. If the optimizer is
+// unknown, the plan has the settings of all optimizers, so a wrong name causes only one error.
 func (a *algorithm) serverOptimizerSettings() []setting {
 	if a.serverOptimizer != anyOptimizer {
 		if o := findServerOptimizer(a.serverOptimizer); o != nil {

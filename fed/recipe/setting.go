@@ -13,8 +13,8 @@ import (
 type setting struct {
 	path  string // such as client.lr
 	about string
-	// initial is the default, or nil for zero. A plan's optimizer, schedule, algorithm or
-	// model may replace it by another default.
+	// initial is the default, or nil for zero. A plan's optimizer, schedule, algorithm or model
+	// may replace it with another default.
 	initial any
 	// must is the condition that a number must meet.
 	must rule
@@ -27,9 +27,9 @@ type setting struct {
 	// if the plan file does not set this setting. given reports whether the plan file sets
 	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)
-	// quiet means that Write leaves the setting out if it has its default and no model
-	// changes this default. A plan that does
-	// not use a new setting then has the same text as before, which older agents can read.
+	// quiet means that Write leaves the setting out if it has its default value and no model
+	// changes this default. The text of a plan that does not use a new setting then stays the
+	// same, so older agents can read it.
 	quiet bool
 }
 
@@ -60,9 +60,9 @@ func (s setting) only(when func(p *fed.Plan) bool) setting {
 	return s
 }
 
-// allSettings returns the settings of all plans of the algorithm, in the order of the
-// plan's fields. Several settings in the result can have the same path, if they are equal
-// or if no plan has more than one of them. The caller must not change the result.
+// allSettings returns the settings of all plans of the algorithm, in the order of the plan's
+// fields. Several settings in the result can have the same path if they are equal or if no plan
+// has more than one of them. The caller must not change the result.
 func (a *algorithm) allSettings() []setting { return settingsByAlgorithm[a.name] }
 
 var settingsByAlgorithm = func() map[string][]setting {

@@ -50,8 +50,8 @@ func modelSettings() []setting {
 
 var clientBatch = setting{path: "client.batch", about: "examples per gradient", initial: 64, must: atLeastOne}
 
-// workSettings lists the settings for how much and on which examples a client trains in a
-// round.
+// workSettings lists the settings for how much a client trains in a round, and on which
+// examples.
 var workSettings = []setting{
 	{
 		path: "client.steps", about: "gradient steps per round, instead of epochs", initial: 4, must: nonNegative,

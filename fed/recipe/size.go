@@ -34,7 +34,7 @@ func StepsOf(p *fed.Plan, examples int) int {
 	return steps * find(p.Algorithm).gradients(p)
 }
 
-// Dealt returns the number of clients that a share amounts to, rounded. It is at least 1
+// Dealt returns the number of clients to which a share amounts, rounded. It is at least 1
 // unless the share is 0.
 func Dealt(share float64, clients int) int {
 	if share == 0 {

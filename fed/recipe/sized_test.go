@@ -2,8 +2,8 @@ package recipe
 
 import "testing"
 
-// A plan without a cohort asks all clients of a fleet of up to 500, and 200 clients of a
-// larger one. Nothing else changes.
+// A plan without a cohort asks all clients of a fleet of up to 500 clients, and 200 clients of
+// a larger fleet. Nothing else changes.
 func TestSized(t *testing.T) {
 	for text, want := range map[string]map[int]int{
 		"algorithm: fedavg\n":                                      {500: 0, 501: 200, 5000: 200},

@@ -35,9 +35,9 @@ func (a *algorithm) startSettings() []setting {
 
 var serverClients = setting{path: "server.clients", about: "share of the clients whose data is on the server; they do not train", initial: 0.05, must: belowOne}
 
-// NewStarter returns the trainer for the steps before the first round of a plan that starts
-// on the server's data: descent with the client's optimizer at its first learning rate,
-// without proximal term, control variates or look-ahead steps.
+// NewStarter returns the trainer for the steps before the first round of a plan that starts on
+// the server's data: descent with the client's optimizer at its initial learning rate, without
+// a proximal term, control variates or look-ahead steps.
 func NewStarter(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	c := p.Client
 	c.Moments = momentsReset

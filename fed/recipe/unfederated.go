@@ -5,8 +5,8 @@ import (
 	"loadstar/forecast"
 )
 
-// The two references for federated training. Either every client trains alone, or one
-// model trains on the readings of all clients.
+// The two references for federated training: either every client trains alone, or one model is
+// trained on the readings of all clients.
 
 var local = algorithm{
 	name:       "local",

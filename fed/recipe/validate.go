@@ -79,8 +79,8 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	if a.check != nil {
 		a.check(p, add)
 	}
-	// Build the aggregator only if all settings are valid, because its constructor may
-	// depend on that.
+	// Build the aggregator only if all settings are valid, because its constructor may depend on
+	// their validity.
 	if len(wrong) == 0 && p.Server.Clients == 0 {
 		const advice = "needs data on the server: set the share of clients that it comes from"
 		switch {
@@ -213,9 +213,9 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 	}
 }
 
-// misspelt suggests another name for an input, or returns "" if there is nothing wrong with
-// it. A dataset may have additional columns, such as wind2, so only a name that looks like a
-// typing error is wrong.
+// misspelt suggests another name for an input, or returns "" if there is nothing wrong with it.
+// A dataset may have additional columns, such as wind2, so only a name that looks like a typo
+// is wrong.
 func misspelt(name string) string {
 	names := series.InputNames()
 	for _, known := range names {

@@ -14,12 +14,12 @@ import (
 	"loadstar/internal/config"
 )
 
-// Write returns a plan as YAML with all its settings, except quiet ones that have the
-// default of all models. Read returns the same plan from it.
+// Write returns a plan as YAML with all its settings, except quiet settings whose value is the
+// default for all models. Read restores the same plan.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
-// Template returns a plan with the defaults of an algorithm and a model, and a comment on
-// each setting. If targets is 0 steps, the plan has as many as the model's paper.
+// Template returns a plan with the defaults of an algorithm and a model, and a comment on each
+// setting. If targets is 0 steps, the plan has as many targets as the model's paper.
 func Template(name, model string, targets fed.Timespan) ([]byte, error) {
 	a := find(name)
 	if a == nil {

@@ -9,9 +9,9 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// TestControlWeights computes SCAFFOLD's merge of three updates directly. By reddi2021's
-// algorithm 6, both changes are weighted by the clients' shares of the examples; with
-// uniform weighting, neither is.
+// TestControlWeights computes SCAFFOLD's merge of three updates directly. In reddi2021's
+// algorithm 6, the changes of both the weights and the control variate are weighted by the
+// clients' shares of the examples; with uniform weighting, neither is.
 func TestControlWeights(t *testing.T) {
 	const fleet, n = 10, 3
 	updates := []fed.Update{
@@ -57,8 +57,8 @@ func TestControlWeights(t *testing.T) {
 	}
 }
 
-// TestControlWeightsOfSums checks that a sum whose control variates have other weights than
-// the plan's is refused, and that a right one is counted.
+// TestControlWeightsOfSums checks that a sum is rejected if its control variates do not have
+// the weights that the plan requires, and is counted if they do.
 func TestControlWeightsOfSums(t *testing.T) {
 	scale, err := exact.NewScale(8, 100, 4)
 	if err != nil {

@@ -13,17 +13,17 @@ import (
 // Rules contains the settings for summing updates.
 type Rules struct {
 	Needs fed.Needs
-	// Scale is the scale for sums of weighted updates, and Control that for sums of
-	// control variates.
+	// Scale is the scale for sums of weighted updates, and Control the scale for sums of control
+	// variates.
 	Scale, Control exact.Scale
 	// Weight returns an update's weight, given its client's number of examples.
 	Weight func(examples int) int64
-	// WeightControl means that changes of control variates have the same weight. Otherwise
-	// all have the weight 1.
+	// WeightControl means that the change of a control variate has the weight of its update.
+	// Otherwise, its weight is 1.
 	WeightControl bool
-	// ByExamples means that weights are not all 1. Tallied means that the server limits
-	// updates by the sizes of earlier ones. Coarse means that these sizes are counted coarsely,
-	// as in the vectors of private plans.
+	// ByExamples means that weights are not all 1. Tallied means that the server limits updates
+	// by the sizes of earlier ones. Coarse means that the counts of these sizes are coarse, as
+	// in the vectors of private plans.
 	ByExamples, Tallied, Coarse bool
 }
 
@@ -106,8 +106,8 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 // updates, so a caller that folds sums must supply the sizes.
 func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
 
-// at returns the sums of a version. If there are none yet, it inserts empty sums and keeps
-// the versions in ascending order.
+// at returns the sums of a version. If there are none yet, it inserts empty sums in ascending
+// order of version.
 func (f *Fold) at(version, length int) *fed.Sums {
 	i, ok := slices.BinarySearchFunc(f.sums, version, func(s fed.Sums, v int) int { return s.Version - v })
 	if !ok {
@@ -178,7 +178,7 @@ func (f *Fold) contents() ([]fed.Sums, []fed.Received) {
 	slices.SortFunc(f.updates, func(a, b fed.Received) int {
 		return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Version, b.Version))
 	})
-	// Remove versions of which every update was rejected.
+	// Remove versions for which every update was rejected.
 	f.sums = slices.DeleteFunc(f.sums, func(s fed.Sums) bool { return s.Delta.Updates() == 0 })
 	return f.sums, f.updates
 }

@@ -71,8 +71,8 @@ func (s shown) equal(o shown) bool {
 	return slices.Equal(s.versions, o.versions) && slices.Equal(s.sums, o.sums) && slices.Equal(s.updates, o.updates) && s.n == o.n
 }
 
-// The joined fold does not depend on how the updates are distributed over folds, nor on
-// the order in which the folds are joined.
+// The joined fold does not depend on how the updates are distributed over folds, or on the
+// order in which the folds are joined.
 func TestFoldJoinsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		needs := fed.Needs{EachUpdate: rapid.Bool().Draw(t, "each"), Control: rapid.Bool().Draw(t, "control")}

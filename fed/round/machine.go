@@ -1,7 +1,7 @@
-// Package round is the server's side of federated training without any I/O. [Machine]
-// selects clients and closes rounds, [Fold] sums the counted updates, and [Server] stores
-// and updates the shared weights. The coordinator drives the package with events from its
-// ledger and a real clock. The simulator drives it with a virtual clock.
+// Package round implements the server side of federated training without any I/O. [Machine]
+// selects clients and closes rounds, [Fold] sums the counted updates, and [Server] stores and
+// updates the shared weights. The coordinator drives the package with events from its ledger
+// and a real clock. The simulator drives it with a virtual clock.
 package round
 
 import (
@@ -20,7 +20,7 @@ type Assignment struct {
 	Version int `json:"version"`
 }
 
-// Verdict is the decision whether a returned update counts.
+// Verdict is the decision on whether a returned update counts.
 type Verdict int
 
 // Closed means that the round is over, or the client was not asked. Counted means that the
@@ -70,7 +70,7 @@ type state struct {
 	Opened  time.Duration `json:"opened"`
 	Asked   int           `json:"asked"`
 	Lost    int           `json:"lost"`
-	// Draws is the number of times that Ask selected clients in this round.
+	// Draws is the number of times that Ask has selected clients in this round.
 	Draws int `json:"draws"`
 }
 
@@ -94,8 +94,8 @@ func (m *Machine) Situation(now time.Duration) fed.Situation {
 	}
 }
 
-// Ask returns the clients to ask now, in ascending order. It does not select clients that
-// are training, whose update waits for a merge, that were lost in this round, or that are
+// Ask returns the clients to ask now, in ascending order. It does not select clients that are
+// training, that have an update waiting for a merge, that were lost in this round, or that are
 // away. No client gets the same round twice.
 func (m *Machine) Ask(now time.Duration) []Assignment {
 	idle := m.idle()
@@ -121,8 +121,8 @@ func (m *Machine) idle() int {
 	return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) - len(m.away)
 }
 
-// SetAway replaces the set of clients that Ask does not select because they are not
-// expected to answer. It ignores clients that take part in the current round.
+// SetAway replaces the set of clients that Ask does not select because they are not expected to
+// answer. It ignores clients that are taking part in the current round.
 func (m *Machine) SetAway(clients []int) {
 	clear(m.away)
 	for _, c := range clients {
@@ -132,7 +132,8 @@ func (m *Machine) SetAway(clients []int) {
 	}
 }
 
-// TakeBack records that a client that Ask has just returned is unavailable and was not asked.
+// TakeBack records that an assignment just returned by Ask was not sent, because the client is
+// unavailable.
 func (m *Machine) TakeBack(a Assignment) {
 	if runs, ok := m.running[a.Client]; !ok || runs != a {
 		return
@@ -142,8 +143,8 @@ func (m *Machine) TakeBack(a Assignment) {
 	m.state.Asked--
 }
 
-// Postpone opens the round now if nothing has happened in it because all clients were
-// unavailable. Its deadline must not pass before a client is asked.
+// Postpone moves the opening of the round to now if nothing has happened in the round because
+// all clients were unavailable. This keeps the deadline from passing before a client is asked.
 func (m *Machine) Postpone(now time.Duration) {
 	if m.state.Asked == 0 && len(m.running) == 0 && len(m.waiting) == 0 {
 		m.state.Opened = now
@@ -154,8 +155,8 @@ func (m *Machine) Postpone(now time.Duration) {
 // while.
 func (m *Machine) Delay(by time.Duration) { m.state.Opened += by }
 
-// Restart discards the current round and its updates. It opens the given round with the
-// given version of the weights.
+// Restart discards the current round and its updates, and opens the given round with the given
+// version of the weights.
 func (m *Machine) Restart(round, version int, now time.Duration) {
 	clear(m.running)
 	clear(m.waiting)
@@ -163,8 +164,8 @@ func (m *Machine) Restart(round, version int, now time.Duration) {
 	m.state = state{Round: round, Version: version, Opened: now}
 }
 
-// draw returns n of the idle clients at random. Its cost depends on n and not on the size
-// of the fleet, unless n is most of the fleet.
+// draw returns n of the idle clients at random. Its cost depends on n and not on the size of
+// the fleet, unless n is close to it.
 func (m *Machine) draw(n, idle int, rng *rand.Rand) []int {
 	if 2*n < idle {
 		chosen := make(map[int]struct{}, n)
@@ -227,15 +228,16 @@ func (m *Machine) Lose(a Assignment) {
 	}
 }
 
-// Wake returns the time at which Close must be called even if no client returned.
+// Wake returns the time at which Close must be called even if no client has returned by then.
 func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 	return m.scheduler.Wake(m.Situation(now))
 }
 
-// Close must be called once all events that happen at the same time are recorded. If the
-// scheduler decides so, Close closes the round and opens the next one. It also closes a
-// round that carries over, in which no client is training, no client can be asked and no
-// timer is set. If all clients are unavailable, the round stays open until one returns.
+// Close must be called once all simultaneous events have been recorded. If the scheduler so
+// decides, Close closes the round and opens the next one. If the scheduler carries clients over
+// to later rounds, Close also closes a round in which no client is training, no client can be
+// asked and no timer is set. If all clients are unavailable, the round stays open until one
+// returns.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	exhausted := len(m.running) == 0 && m.idle() == 0 && (len(m.away) == 0 || len(m.lost)+len(m.waiting) > 0)

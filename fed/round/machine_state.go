@@ -8,7 +8,7 @@ import (
 )
 
 // machineFormat is the newest format of a saved machine. The state is stored as text in a
-// column of the ledger, so the format number is a field and not a header.
+// column of the ledger, so the format number is a field instead of a header.
 const machineFormat = 1
 
 // machineState is the saved state of a machine.

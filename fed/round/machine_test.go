@@ -16,8 +16,7 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// drawScheduler returns a random scheduler of those that a plan for the given fleet can
-// have.
+// drawScheduler returns a random scheduler that a plan for the given fleet can have.
 func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	running := rapid.IntRange(1, fleet).Draw(t, "cohort")
 	switch rapid.SampledFrom([]string{"synchronous", "buffered", "periodic"}).Draw(t, "kind") {

@@ -53,7 +53,7 @@ func AppendFloats(b []byte, x []float32) []byte {
 	return b
 }
 
-// ReadFloats decodes b and returns the numbers. It reuses x if that is large enough.
+// ReadFloats decodes b and returns the numbers. It reuses x if x is large enough.
 func ReadFloats(x []float32, b []byte) []float32 {
 	if n := len(b) / 4; cap(x) < n {
 		x = make([]float32, n)
@@ -81,8 +81,8 @@ func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 	return b, nil
 }
 
-// AddSums decodes a sum over the given number of shared weights and counts all its
-// updates. It returns their number and total weight. The bytes may come from an untrusted
+// AddSums decodes a sum over the given number of shared weights and counts all its updates. It
+// returns the number of updates and their total weight. The bytes may come from an untrusted
 // sender. On an error the fold is unchanged.
 func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64, err error) {
 	if f.rules.Needs.EachUpdate {

@@ -212,7 +212,7 @@ func TestAddSumsWhenFull(t *testing.T) {
 	}
 }
 
-// checkFold fails if a fold cannot be merged or encoded after it decoded untrusted bytes.
+// checkFold fails if a fold cannot be merged or encoded after decoding untrusted bytes.
 func checkFold(t *testing.T, f *Fold, before shown, err error) {
 	t.Helper()
 	after := show(t, f)

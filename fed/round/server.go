@@ -9,14 +9,15 @@ import (
 	"loadstar/nn"
 )
 
-// Server stores the shared weights and computes each next version of them. It is not safe
-// for concurrent use.
+// Server stores the shared weights and computes each new version of them. It is not safe for
+// concurrent use.
 type Server struct {
 	aggregator fed.Aggregator
 	optimizer  fed.ServerOptimizer
 	fleet      int
 	history    limit.History
-	// coordinate returns the limit of each number of an update from a version, or is nil.
+	// coordinate returns the limit of each number of an update that is trained from a version.
+	// It is nil if there is no such limit.
 	coordinate func(version int) float64
 
 	decay   int // rounds over which displacements shrink to 0, or 0
@@ -32,8 +33,8 @@ func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []floa
 }
 
 // Limit makes the server limit updates to a multiple of the median of earlier updates. first
-// contains the limits before there are enough of them. coordinate returns the limit of each
-// number of an update that is trained from a version. It is nil if there is none.
+// contains the limits that apply until there are enough earlier updates. coordinate returns the
+// limit of each number of an update that is trained from a version; nil means no such limit.
 func (s *Server) Limit(factor float64, first fed.Limits, coordinate func(version int) float64) {
 	s.history = limit.History{Factor: factor, First: first}
 	s.coordinate = coordinate
@@ -50,7 +51,7 @@ func (s *Server) Limits() fed.Limits {
 }
 
 // Coordinate returns the limit of each number of an update that is trained from a version, or 0
-// if there is none. It is derived from the plan, so it is not part of the saved state.
+// if there is none. The limit is derived from the plan, so it is not part of the saved state.
 func (s *Server) Coordinate(version int) float64 {
 	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits continues without them
 		return 0
@@ -58,11 +59,11 @@ func (s *Server) Coordinate(version int) float64 {
 	return s.coordinate(version)
 }
 
-// Version returns the number of merges so far.
+// Version returns the number of the current version.
 func (s *Server) Version() int { return s.version }
 
-// Renumber sets the number of the current version. It is used after an operator has made
-// an earlier version's weights the newest.
+// Renumber sets the number of the current version. It is used after an operator has restored
+// the weights of an earlier version as the newest.
 func (s *Server) Renumber(version int) { s.version = version }
 
 // Shared returns the shared weights of the current version. The slice is never modified.

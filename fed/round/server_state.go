@@ -65,8 +65,8 @@ func (s *Server) MarshalBinary() ([]byte, error) {
 	return v.encode(), nil
 }
 
-// UnmarshalBinary sets a new server of the same plan to the state that MarshalBinary
-// wrote. After an error the server must not be used.
+// UnmarshalBinary sets a new server with the same plan to the state that MarshalBinary wrote.
+// After an error the server must not be used.
 func (s *Server) UnmarshalBinary(b []byte) error {
 	var v serverState
 	if err := v.decode(b); err != nil {

@@ -30,7 +30,7 @@ func (slope) Gradient(g, shared []float32) error {
 	return nil
 }
 
-// serverOf returns a new server of a plan and the rules of its folds.
+// serverOf returns a new server for a plan, and the rules for its folds.
 func serverOf(t *testing.T, text string) (*Server, Rules) {
 	t.Helper()
 	p, err := recipe.Read([]byte(text))
@@ -138,8 +138,8 @@ func TestServerContinuesFromState(t *testing.T) {
 	}
 }
 
-// A server that loses the state of its aggregator and optimizer must compute other
-// weights. Otherwise the test above would prove nothing.
+// A server that loses the state of its aggregator and optimizer must compute different weights.
+// Otherwise the test above would prove nothing.
 func TestServerStateMatters(t *testing.T) {
 	for _, plan := range []string{"algorithm: fedavgm", "algorithm: fedadam", "algorithm: fedyogi", "algorithm: fedadagrad", "algorithm: fedavgadaptive"} {
 		steady, rules := serverOf(t, plan)
@@ -171,7 +171,7 @@ func TestServerRejectsBadState(t *testing.T) {
 	}
 }
 
-// blowUp is a server optimizer that moves weights out of the range of float32.
+// blowUp is a server optimizer that moves weights beyond the range of float32.
 type blowUp struct{}
 
 func (blowUp) Step(shared []float32, d []float64) { shared[0] = float32(math.Inf(1)) }

@@ -11,11 +11,12 @@ import (
 	"loadstar/fed/mask"
 )
 
-// Vector is the layout of a private result. It encodes all of an agent's data about its clients
-// as integers modulo 2^64, so the sum of vectors is the vector of all their clients. Its parts
-// are the numbers of the exact sum; those of the control variates, if the rules need them;
-// coarse tallies, if the server limits updates by them; the weight, if weights are not all 1;
-// and [Sizes]. The number of clients is not among them, because the server knows it.
+// Vector is the layout of a private result. It encodes all data that an agent sends about its
+// clients as integers modulo 2^64, so the sum of several agents' vectors is the vector of all
+// their clients. Its parts are the numbers of the exact sum; the numbers of the control
+// variates' sum, if the rules need them; coarse tallies, if the server limits updates by them;
+// the weight, if weights are not all 1; and [Sizes]. The number of clients is not a part,
+// because the server knows it.
 type Vector struct {
 	rules  Rules
 	shared int
@@ -37,7 +38,7 @@ type Sizes struct {
 const (
 	sizes    = 5
 	lossUnit = 1 << 20
-	// The largest sizes of a client, and a bound on the norm of all five.
+	// The maximum sizes for one client, and a bound on the norm of all five sizes.
 	mostCount, mostLoss, mostError = 1 << 24, 1 << 30, 100e6
 	sizesLimit                     = 1 << 31
 )
@@ -62,8 +63,8 @@ func (s *Sizes) Evaluate(clients, relativeMAE int64) {
 // Loss returns the sum of losses.
 func (s *Sizes) Loss() float64 { return float64(s.TrainLoss) / lossUnit }
 
-// Blocks returns the parts of a vector, with the largest norm that one client's numbers can have
-// within limits. A norm of 0 means that there is no limit.
+// Blocks returns the parts of a vector, each with the largest norm that one client's numbers
+// can have within the limits. A norm of 0 means that there is no limit.
 func (v Vector) Blocks(l fed.Limits) []mask.Block {
 	weight := v.rules.Scale.MaxWeight()
 	if l.Examples > 0 {
@@ -82,8 +83,8 @@ func (v Vector) Blocks(l fed.Limits) []mask.Block {
 	return append(b, mask.Block{Length: sizes, Limit: sizesLimit})
 }
 
-// block returns the part for a sum of updates of at most the given norm. Rounding to integers may
-// move each number by a half.
+// block returns the part for a sum of updates of at most the given norm. Rounding to integers
+// may change each number by a half.
 func (v Vector) block(s exact.Scale, weight int64, norm float64) mask.Block {
 	b := mask.Block{Length: int64(v.shared)}
 	if norm > 0 {
@@ -102,8 +103,8 @@ func (v Vector) Len() int {
 	return int(n)
 }
 
-// Encode returns the vector of the updates in a fold, which were all trained from one version,
-// and of their sizes.
+// Encode returns the vector of the updates in a fold, and of their sizes. All updates must have
+// been trained from one version.
 func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 	sums, _ := f.contents()
 	if len(sums) != 1 || sums[0].Delta.Len() != v.shared {
@@ -125,8 +126,8 @@ func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 	return x, nil
 }
 
-// Decode decodes a sum of vectors of the given number of clients. It returns an error if such
-// clients cannot have produced the sum, in particular if it still contains a mask.
+// Decode decodes a sum of vectors of the given number of clients. It returns an error if that
+// many clients cannot have produced the sum, in particular if the sum still contains a mask.
 func (v Vector) Decode(version int, clients int64, x []uint64) (*Fold, *Sizes, error) {
 	if len(x) != v.Len() {
 		return nil, nil, fmt.Errorf("the vector has %d numbers, want %d", len(x), v.Len())

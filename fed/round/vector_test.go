@@ -133,7 +133,7 @@ func inBlocks(t *testing.T, blocks []mask.Block, x []uint64, clients int) {
 	}
 }
 
-// Impossible numbers are moved to the bounds or refused.
+// Impossible numbers are clipped to the bounds or rejected.
 func TestVectorGarbage(t *testing.T) {
 	for _, r := range vectorRules(t) {
 		v := r.Vector(4)

@@ -8,8 +8,8 @@ import (
 )
 
 // BenchmarkIssue measures one client's forecast of 48 hours with the model dense: features,
-// model, intervals. All clients share one frame. From a folder, the benchmark also reads
-// the weights, the scaling and the state of each client.
+// model and intervals. All clients share one frame. When clients come from a folder, the
+// benchmark also reads the weights, the scaling and the state of each client.
 func BenchmarkIssue(b *testing.B) {
 	x := sample{meters: 16, days: 120, weather: true, ahead: 3, plan: "{name: test, algorithm: fedavg, model: {name: dense, targets: 48}}"}
 	d := x.dataset(b)

@@ -13,11 +13,11 @@ import (
 	"loadstar/series"
 )
 
-// FitSteps is the usual number of steps to fit personal layers.
+// FitSteps is the usual number of steps for fitting personal layers.
 const FitSteps = 200
 
 const (
-	// heldDays is the number of days that are held back to judge fitted layers.
+	// heldDays is the number of days that are held back for judging fitted layers.
 	heldDays = 14
 	// fitBatch is the batch size for plans that have none.
 	fitBatch = 64
@@ -33,9 +33,9 @@ type Fitted struct{ Before, After float64 }
 func (f Fitted) Better() bool { return f.After < f.Before }
 
 // Fit fits personal layers for a meter on its own readings before a cutoff. The shared layers
-// do not change. The last 14 days are held back for the comparison. From contains the initial
-// personal weights. Nil means the model's own. The error is ErrShort if there are too few
-// readings.
+// do not change. The last 14 days before the cutoff are held back for the comparison. from
+// contains the initial personal weights; nil means the model's own initial weights. The error
+// is ErrShort if there are too few readings.
 func (m *Model) Fit(ctx context.Context, d *series.Dataset, meter int, cutoff int64, from []float32, steps int) (Client, Fitted, error) {
 	c, fitted, err := m.fit(ctx, d, meter, cutoff, from, steps)
 	if err != nil {
@@ -92,7 +92,7 @@ func (m *Model) fit(ctx context.Context, d *series.Dataset, meter int, cutoff in
 	return c, fitted, err
 }
 
-// FitTo fits a client's personal layers to examples without changing the shared layers. From
+// FitTo fits a client's personal layers to examples without changing the shared layers. from
 // contains the initial personal weights. FitTo returns the fitted weights.
 func FitTo(ctx context.Context, plan *fed.Plan, q *recipe.Problem, k *kernel.Set, shared []float32, data series.Examples, id fed.ClientID, from []float32, steps int) ([]float32, error) {
 	if steps < 1 {

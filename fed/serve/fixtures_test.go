@@ -186,7 +186,7 @@ func newState(t testing.TB, d *series.Dataset, h int) *issue.State {
 	return s
 }
 
-// issueAt makes one issue of a client, with the current state.
+// issueAt makes one issue for a client, with its current state.
 func issueAt(t testing.TB, f *Folder, d *series.Dataset, s *issue.State, i int, cutoff int64) issue.Forecast {
 	t.Helper()
 	tails, err := NewTails(d, cutoff, 48)

@@ -15,29 +15,31 @@ const (
 	// flagOrigins is the number of origins at which flags are tried. They are 25 hours apart,
 	// so they fall on different hours and weekdays.
 	flagOrigins = 14
-	// flagRange is the maximum distance, in standard deviations of the client's scaling, of
-	// a forecast with a flag from the range of the readings and of the forecast without the
-	// flag. flagChange is its maximum difference from the forecast without the flag. Both
-	// were set after measuring honest models (decision 48).
+	// flagRange and flagChange are limits on a forecast with a flag, in standard deviations of
+	// the client's scaling. flagRange is the forecast's maximum distance from the range that is
+	// spanned by the readings and the forecast without the flag. flagChange is its maximum
+	// difference from the forecast without the flag. Both were chosen after measuring honest
+	// models (decision 48).
 	flagRange, flagChange = 1.5, 3.5
 )
 
-// FlagTrial is the worst forecast of a model with a calendar flag set. It is farthest
-// outside the range that a client's readings allow, or nearest to the range's edge.
+// FlagTrial is the worst forecast of a model with a calendar flag set: the one farthest outside
+// the range that a client's readings allow or, if none is outside, the one nearest to the edge
+// of the range.
 type FlagTrial struct {
 	// Flag is the name of the input, or empty if no flag was tried.
 	Flag string
-	// Forecast is in kW. The readings and the forecast without the flag allow the range from
-	// Least to Most. Deviation is the standard deviation by which the client's loads are
-	// scaled.
+	// Forecast is in kW. Least and Most bound the range that the readings and the forecast
+	// without the flag allow. Deviation is the standard deviation by which the client's loads
+	// are scaled.
 	Forecast, Least, Most, Deviation float64
 }
 
-// Outside reports whether the forecast is outside of the permitted range.
+// Outside reports whether the forecast is outside the permitted range.
 func (f FlagTrial) Outside() bool { return f.Flag != "" && f.Beyond() > 0 }
 
-// Beyond returns how far the forecast is outside of the permitted range, in kW. It is negative
-// within it.
+// Beyond returns how far the forecast is outside the permitted range, in kW. The result is
+// negative if the forecast is within the range.
 func (f FlagTrial) Beyond() float64 { return max(f.Least-f.Forecast, f.Forecast-f.Most) }
 
 func (f FlagTrial) String() string {
@@ -45,9 +47,9 @@ func (f FlagTrial) String() string {
 }
 
 // TryFlags forecasts from a meter's last days before a cutoff with each calendar flag set, and
-// returns the worst of these forecasts. During the days over which a release is compared, a
-// flag is usually 0, so a comparison does not show how the model responds to it. Window models
-// have no flags.
+// returns the worst of these forecasts. On the days on which a release is compared, a flag is
+// usually 0, so the comparison does not show how the model responds to it. Window models have
+// no flags.
 func (m *Model) TryFlags(d *series.Dataset, meter int, c Client, cutoff int64) (worst FlagTrial, err error) {
 	if !recipe.Rows(m.Plan) {
 		return worst, nil

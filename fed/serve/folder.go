@@ -34,8 +34,8 @@ const (
 // maxPlan is the maximum size of a plan in bytes.
 const maxPlan = 1 << 20
 
-// Folder is the folder of a model, such as that of a run. Files of clients are read when
-// they are needed.
+// Folder is the folder of a model, such as that of a run. The clients' files are read when they
+// are needed.
 //
 //	plan.yaml               the plan
 //	shared.safetensors      the shared weights
@@ -64,11 +64,11 @@ type Folder struct {
 }
 
 // WeightsFile returns the name of the file for a client's weights in the folder personal or
-// tuned. The client's name may have any characters.
+// tuned. The client's name may contain any characters.
 func WeightsFile(client string) string { return url.PathEscape(client) + ".safetensors" }
 
-// Open opens a folder. If the folder does not list the model's inputs, they are the
-// dataset's. Otherwise the dataset may be nil. The model has the plan's name.
+// Open opens a folder. If the folder does not list the model's inputs, they are taken from the
+// dataset; otherwise the dataset may be nil. The model has the plan's name.
 func Open(dir string, d *series.Dataset, k *kernel.Set) (*Folder, error) {
 	f := &Folder{dir: dir, rows: map[string]int{}}
 	if err := f.open(d, k); err != nil {
@@ -247,7 +247,8 @@ func (f *Folder) openStates() error {
 	return err
 }
 
-// file opens a file of the folder. Close closes it. The file is nil if it does not exist.
+// file opens a file in the folder, which [Folder.Close] closes. The result is nil if the file
+// does not exist.
 func (f *Folder) file(name string) (*os.File, int64, error) {
 	file, err := openFile(filepath.Join(f.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -269,8 +270,9 @@ func (f *Folder) file(name string) (*os.File, int64, error) {
 // Clients returns the names of the clients whose scaling is in the folder.
 func (f *Folder) Clients() []string { return slices.Clone(f.clients) }
 
-// Client reads a client from the folder. The error is ErrNoHead or ErrNoScaling if the
-// folder lacks these. With ErrNoScaling, the client's weights are valid.
+// Client reads a client from the folder. The error is ErrNoHead if the folder lacks the
+// client's personal layers, or ErrNoScaling if it lacks the scaling. With ErrNoScaling, the
+// client's weights are valid.
 func (f *Folder) Client(id string) (c Client, err error) {
 	if c.Weights, c.spare, err = f.clientWeights(id); err != nil {
 		return c, fmt.Errorf("client %s: %w", id, err)
@@ -289,8 +291,8 @@ func (f *Folder) Client(id string) (c Client, err error) {
 	return c, err
 }
 
-// Release lets the folder reuse the memory of a client that it returned. Afterwards the
-// caller must not use the client or its forecaster. Clients need not be released.
+// Release lets the folder reuse the memory of a client that it returned. Afterwards, the caller
+// must not use the client or its forecaster. Releasing clients is optional.
 func (f *Folder) Release(c Client) {
 	if c.spare != nil {
 		f.spare.Put(c.spare)

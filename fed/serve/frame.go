@@ -13,7 +13,7 @@ import (
 	"loadstar/series/feature"
 )
 
-// Frame makes the forecasts of a model from tails. It is safe for concurrent use.
+// Frame makes a model's forecasts from tails. It is safe for concurrent use.
 type Frame struct {
 	model   *Model
 	tails   *Tails
@@ -37,7 +37,7 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 		return nil, err
 	}
 	f.problem = &q
-	// Every worker uses the features of one meter at a time, and only a few times.
+	// Each worker uses the features of one meter at a time, and uses them only a few times.
 	_, meter := q.FeatureBytes(d)
 	q.LimitCache(2 * meter * int64(runtime.GOMAXPROCS(0)))
 	l, days := q.Framer.Layout(), 0
@@ -51,8 +51,8 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 	return f, nil
 }
 
-// worstWeather returns the worst reason about the weather that the model reads after the
-// cutoff.
+// worstWeather returns the worst of the reasons that concern the weather that the model reads
+// after the cutoff.
 func (m *Model) worstWeather(t *Tails) (worst issue.Reason) {
 	for _, name := range m.weatherAhead() {
 		if reason := t.Weather[name]; rank(reason) > rank(worst) {
@@ -62,8 +62,8 @@ func (m *Model) worstWeather(t *Tails) (worst issue.Reason) {
 	return worst
 }
 
-// span returns the first step after a cutoff that the model forecasts, counted from 1, and
-// the number of steps, for readings a step apart.
+// span returns the first step after a cutoff that the model forecasts, counted from 1, and the
+// number of steps, for readings with the given interval.
 func (m *Model) span(step time.Duration) (first, n int) {
 	p := &m.Plan.Model
 	if m.young != nil {
@@ -99,7 +99,7 @@ func rank(r issue.Reason) int {
 }
 
 // Reach returns the number of steps from a cutoff to the end of the last step that the model
-// forecasts. Step is the interval of the readings.
+// forecasts. step is the interval of the readings.
 func (m *Model) Reach(step time.Duration) int {
 	first, n := m.span(step)
 	return first + n - 1
@@ -121,7 +121,7 @@ type forecaster struct {
 	meter    series.Meter
 	client   Client
 	examples series.Examples
-	// filled contains the examples of a cutoff with missing loads replaced, or is nil.
+	// filled contains the examples for a cutoff with missing loads replaced, or is nil.
 	filled   series.Examples
 	filledAt int64
 }
@@ -184,13 +184,13 @@ func (f *forecaster) Forecast(out []float64, cutoff int64) error {
 	return p.Predict(out, f.client.Weights, x, last)
 }
 
-// longestFill is the number of missing steps in a row that are replaced in a window. Rows of
-// features replace missing loads themselves.
+// longestFill is the maximum number of consecutive missing steps that are replaced in a window.
+// Rows of features replace missing loads themselves.
 const longestFill = 2
 
 // fill returns the examples of a window model at a cutoff. It interpolates missing loads
-// between known ones, and repeats the last known load at the end. It returns nil if no
-// load must be replaced.
+// between known ones, and repeats the last known load at the end. It returns nil if no load
+// needs to be replaced.
 func (f *forecaster) fill(cutoff int64) series.Examples {
 	if recipe.Rows(f.frame.model.Plan) {
 		return nil

@@ -36,7 +36,7 @@ func GenericPlan() (*fed.Plan, error) {
 // NewGeneric returns the model.
 func NewGeneric(k *kernel.Set) (*Model, error) { return DecodeGeneric(weights, k) }
 
-// DecodeGeneric returns the model with the weights that Encode returned.
+// DecodeGeneric returns the model with weights that [EncodeGeneric] returned.
 func DecodeGeneric(weights []byte, k *kernel.Set) (*Model, error) {
 	p, err := GenericPlan()
 	if err != nil {
@@ -53,7 +53,7 @@ func DecodeGeneric(weights []byte, k *kernel.Set) (*Model, error) {
 	return m, nil
 }
 
-// EncodeGeneric returns weights as float16.
+// EncodeGeneric returns shared weights encoded as float16.
 func EncodeGeneric(shared []float32) []byte {
 	var b []byte
 	for _, v := range shared {
@@ -62,10 +62,11 @@ func EncodeGeneric(shared []float32) []byte {
 	return b
 }
 
-// wider returns the factor that widens intervals until a client's own errors are known.
+// wider returns the factor by which intervals are widened if the readings cover the given
+// number of days.
 func wider(days float64) float64 { return 1 + 0.13*max(1-days/4, 0) }
 
-// fromHalf returns the value of a float16 that is finite.
+// fromHalf returns the value of a finite float16.
 func fromHalf(h uint16) float32 {
 	sign, exponent, fraction := uint32(h)>>15, int(h)>>10&31, uint32(h)&1023
 	v := math.Ldexp(float64(fraction|1024), exponent-25)
@@ -78,7 +79,8 @@ func fromHalf(h uint16) float32 {
 	return float32(v)
 }
 
-// toHalf returns the nearest float16, or the largest one if the value is larger.
+// toHalf returns the nearest float16, or the largest float16 of the same sign if the value is
+// beyond its range.
 func toHalf(v float32) uint16 {
 	x := math.Abs(float64(v))
 	h := uint16(0)

@@ -29,8 +29,8 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// TestSkill compares the model with the previous day's load, on real buildings of which it
-// has three days of readings.
+// TestSkill compares the model with the previous day's load, on real buildings with three days
+// of readings.
 func TestSkill(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {

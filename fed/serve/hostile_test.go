@@ -33,7 +33,7 @@ func rewrite(t testing.TB, path string, change func(string) string) {
 	}
 }
 
-// TestHostileFolders opens folders that a stranger changed.
+// TestHostileFolders opens folders that a stranger has changed.
 func TestHostileFolders(t *testing.T) {
 	x := sample{meters: 2, days: 60}
 	d := x.dataset(t)
@@ -100,7 +100,7 @@ func TestHostileFolders(t *testing.T) {
 	}
 }
 
-// TestHostileClients reads clients whose files a stranger changed.
+// TestHostileClients reads clients whose files a stranger has changed.
 func TestHostileClients(t *testing.T) {
 	x := sample{meters: 2, days: 60}
 	d := x.dataset(t)
@@ -151,7 +151,7 @@ func TestHostileClients(t *testing.T) {
 	if err := os.WriteFile(path, good, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A folder without scaling has weights, but no scaling.
+	// Without scaling.safetensors, the folder returns weights, but no scaling.
 	if err := os.Remove(filepath.Join(dir, ScalingName)); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// TestTunedWeights checks that fine-tuned weights are used if there are any.
+// TestTunedWeights checks that fine-tuned weights are used if they exist.
 func TestTunedWeights(t *testing.T) {
 	x := sample{meters: 2, days: 60}
 	d := x.dataset(t)
@@ -350,8 +350,8 @@ func FuzzStates(f *testing.F) {
 	})
 }
 
-// TestGolden checks that later versions of the program can read the scalings and the states
-// of this one.
+// TestGolden checks that later versions of the program can read the scalings and states that
+// this version writes.
 func TestGolden(t *testing.T) {
 	features := &feature.Scaling{Mean: 2, Deviation: 0.5, Temperature: feature.Moments{Mean: 9, Deviation: 3}, Wind: feature.Moments{Deviation: 1}}
 	features.Profile[7] = 1.5

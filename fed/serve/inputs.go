@@ -9,12 +9,12 @@ import (
 
 // Inputs contains a model's inputs at a cutoff, and the forecasts from them.
 type Inputs struct {
-	// X contains the inputs of each example, row-major. There is one example per step if
+	// X contains the inputs of each example in row-major order. There is one example per step if
 	// the model forecasts each step separately, and otherwise a single example.
 	X        []float32
 	Examples int
-	// KW contains the model's own forecasts, with a row for each step and a value for each
-	// level. They are not corrected by earlier errors.
+	// KW contains the model's own forecasts in kW, with a row for each step and a value for each
+	// level. The forecasts are not corrected by earlier errors.
 	KW []float64
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A folder from elsewhere may contain a named pipe in place of a file. The pipe must not
-// block.
+// A folder from an untrusted source may contain a named pipe in place of a file. The pipe must
+// not block.
 func TestPipe(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{planName, ScalingName} {

@@ -10,23 +10,23 @@ import (
 	"loadstar/series/feature"
 )
 
-// replayDays is the number of days before a cutoff at which a new state begins.
+// replayDays is the number of days before a cutoff on which a new state begins.
 const replayDays = 63
 
-// Replay repeats earlier recorded issues of clients. Afterwards a client's state is the
-// same as if the client had made these issues on time. It is safe for concurrent use. A
-// copy may have other callbacks.
+// Replay makes up for the earlier recorded issues of clients. Afterwards, a client's state is
+// the same as if the client had made these issues on time. A Replay is safe for concurrent use.
+// A copy may have different callbacks.
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
-	// Also, if not nil, selects other cutoffs at which to make issues. Other is called with
-	// these issues. They are not recorded, so they do not change a state.
+	// Also, if not nil, selects additional cutoffs at which to make issues. Other is called with
+	// each of these issues. They are not recorded, so they do not change a state.
 	Also  func(cutoff int64) bool
 	Other func(issue.Forecast)
 	// Wrap, if not nil, may wrap the client's own model.
 	Wrap func(issue.Forecaster) issue.Forecaster
-	// Weather, if not nil, may change the values of a weather column from a cutoff on. Otherwise
-	// these are the measured values. A value that it sets to NaN is unknown at the cutoff.
+	// Weather, if not nil, may change the values of a weather column from a cutoff on, which are
+	// initially the measured values. A value that it sets to NaN is unknown at the cutoff.
 	Weather func(cutoff int64, name string, ahead []float32)
 
 	data         *series.Dataset
@@ -48,17 +48,17 @@ type block struct {
 	err          error
 }
 
-// NewReplay returns a replay for the meters of a dataset. Models may be nil; then only
-// fallbacks are replayed. The weather of the dataset counts as the forecast of that time.
+// NewReplay returns a replay for the meters of a dataset. Either model may be nil; without
+// models, only fallbacks are replayed. The dataset's weather is treated as the weather forecast
+// of that time.
 func NewReplay(d *series.Dataset, own, generic *Model) *Replay {
 	return &Replay{data: d, own: own, generic: generic, blocks: &blocks{byTail: map[int64]*block{}}}
 }
 
-// Advance repeats the recorded issues of meter i from the newest step that the state has
-// seen up to the cutoff. The caller makes the issue at the cutoff itself. A new state
-// begins 63 days before the cutoff. Own and generic are the meter's clients for the two
-// models. Nil means that the meter cannot use the model, for example because it has no
-// personal layers.
+// Advance makes the recorded issues of meter i from the newest step that the state has seen up
+// to the cutoff. The caller makes the issue at the cutoff itself. A new state begins 63 days
+// before the cutoff. own and generic are the meter's clients for the two models; nil means that
+// the meter cannot use the model, for example because it has no personal layers.
 func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int64) error {
 	m, seconds := r.data.Meter(i), r.data.Seconds()
 	var targets []int
@@ -136,7 +136,7 @@ func (r *Replay) block(at int64) (*block, int64, error) {
 	return b, end, b.err
 }
 
-// open creates the frames of the block for cutoffs from first to before end.
+// open creates the frames of the block for cutoffs from first up to, but not including, end.
 func (r *Replay) open(b *block, first, end int64) (err error) {
 	ahead := 1
 	for _, m := range []*Model{r.own, r.generic} {

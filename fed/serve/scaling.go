@@ -19,8 +19,8 @@ import (
 // knots is the maximum number of values in a scaling's distribution of loads.
 const knots = 256
 
-// checkScaling returns an error if a scaling does not fit the plan's model. Scalings come
-// from files and stores, so they may not fit.
+// checkScaling returns an error if a scaling does not fit the plan's model. Because scalings
+// come from files and stores, this can happen.
 func (m *Model) checkScaling(s recipe.Scaling) error {
 	if recipe.Rows(m.Plan) {
 		if s.Features == nil {
@@ -148,9 +148,9 @@ const (
 	metaStep    = "step"    // interval of the readings, such as 1h0m0s
 )
 
-// WriteScaling writes scaling.safetensors: the scaling of all clients, the inputs of the
-// model, and the interval of the readings. At returns the scaling of client i. The file has
-// one row per client in each array:
+// WriteScaling writes scaling.safetensors: the scaling of all clients, the inputs of the model,
+// and the interval of the readings. at returns the scaling of client i. The file has one row
+// per client in each array:
 //
 //	rows of features: mean, deviation, profile, rank_value, rank_below, rank_upto, rank_count, temperature, wind
 //	windows:          low, high

@@ -29,7 +29,7 @@ import (
 var (
 	// ErrNoHead means that the client has no personal layers.
 	ErrNoHead = errors.New("the client has no personal layers")
-	// ErrNoScaling means that the scaling in training is unknown.
+	// ErrNoScaling means that the scaling that was used in training is unknown.
 	ErrNoScaling = errors.New("the scaling of the client's readings is unknown")
 	// ErrShort means that a client has too few readings to fit personal layers.
 	ErrShort = errors.New("too few readings")
@@ -50,16 +50,16 @@ type Model struct {
 	predictors sync.Pool // of *forecast.Predictor
 	levels     []float64
 	point      int
-	// fleet is the scaling of all clients, if the plan scales them in the same way and it is
-	// known.
+	// fleet is the scaling of all clients. It is nil if the plan scales clients individually or
+	// if the scaling is unknown.
 	fleet *recipe.Scaling
-	// young is nil unless the model is one of newYoung.
+	// young is nil unless newYoung created the model.
 	young *young
 }
 
-// NewModel returns the model of a plan, for example that of a release. The plan must list
-// its inputs and, if the model needs it, the interval of the readings. Shared is the shared
-// vector; moments in it are ignored.
+// NewModel returns the model of a plan, for example that of a release. The plan must list its
+// inputs and, if the model needs it, the interval of the readings. shared is the shared vector;
+// any moments in it are ignored.
 func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model, error) {
 	if len(p.Model.Inputs) == 0 {
 		return nil, fmt.Errorf("the plan does not list the inputs of its model")
@@ -91,7 +91,7 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 // Shared returns the shared weights, without moments. The caller must not change them.
 func (m *Model) Shared() []float32 { return m.shared }
 
-// Client contains a client's data in addition to the plan.
+// Client contains the data that a client has in addition to the plan.
 type Client struct {
 	Weights []float32 // all weights of the model; the caller must not change them
 	Scaling recipe.Scaling
@@ -133,7 +133,7 @@ func one(d *series.Dataset, meter int, before int64) (*series.Dataset, error) {
 	return series.NewDataset(fields(d), []series.Meter{m})
 }
 
-// fields returns the fields of a dataset that apply to all its meters.
+// fields returns a dataset with only those fields of d that apply to all its meters.
 func fields(d *series.Dataset) series.Dataset {
 	return series.Dataset{
 		Name: d.Name, Generated: d.Generated, Interval: d.Interval, Clock: d.Clock, Country: d.Country,
@@ -174,7 +174,7 @@ func (m *Model) scaling(d *series.Dataset, s fed.Split) (recipe.Scaling, error) 
 	return scaling, m.checkScaling(scaling)
 }
 
-// split returns the problem of the plan with another split of a dataset.
+// split returns the plan's problem with a dataset and a different split.
 func (m *Model) split(d *series.Dataset, s fed.Split) (*recipe.Problem, error) {
 	if m.Step != 0 && m.Step != d.Interval {
 		return nil, fmt.Errorf("the model is for readings %s apart, but those of %s are %s apart", m.Step, d.Name, d.Interval)

@@ -45,7 +45,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestNewestReadings compares the forecast from the newest step with the forecast that the
+// TestTailEqualsWhole compares the forecast from the newest step with the forecast that the
 // training problem gives for the same step of the whole series.
 func TestTailEqualsWhole(t *testing.T) {
 	for _, x := range []sample{
@@ -58,7 +58,7 @@ func TestTailEqualsWhole(t *testing.T) {
 		from, end := d.Span()
 		cutoff := end - 5*hour
 		for _, earlier := range []int64{0, 7, 14, 28} {
-			// A dataset that starts later must give the same forecasts, as long as it has the
+			// A dataset that starts later must give the same forecasts, as long as it contains the
 			// tail.
 			start := Tail(cutoff) - earlier*daySeconds
 			if start < from {
@@ -83,7 +83,7 @@ func TestTailEqualsWhole(t *testing.T) {
 				t.Fatalf("%+v", want.Rows[0])
 			}
 		}
-		// Tails with other aligned starts give the same bytes.
+		// Tails with different aligned starts give the same bytes.
 		tails, err := newTails(d, cutoff, cutoff, 48, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -118,8 +118,8 @@ func TestTailEqualsWhole(t *testing.T) {
 	}
 }
 
-// TestReplay compares a replayed state with that of a client that made an issue at every
-// step, and with one that was replayed in two parts.
+// TestReplay compares a replayed state with the state of a client that made an issue at every
+// step, and with a state that was replayed in two parts.
 func TestReplay(t *testing.T) {
 	for _, x := range []sample{
 		{meters: 2, days: 130, weather: true, missing: 0.02},

@@ -8,15 +8,15 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// A states file contains the states of all clients, the wrapped index, and the length of
-// the index in 8 bytes. So it can be written in one pass, and a client's state can be read
-// without the others. Every state has its own checksum.
+// A states file contains the states of all clients, the wrapped index, and the length of the
+// index in 8 bytes. The file can therefore be written in one pass, and a client's state can be
+// read without reading the others. Every state has its own checksum.
 var statesFormat = stateformat.Format{Name: "states.bin", Magic: "LODSTATS", Version: 1}
 
 // maxState is the maximum size of a client's state in bytes.
 const maxState = 64 << 20
 
-// WriteStates writes states.bin. At returns the encoded state of client i, or nil if it has
+// WriteStates writes states.bin. at returns the encoded state of client i, or nil if it has
 // none.
 func WriteStates(w io.Writer, clients []string, at func(i int) ([]byte, error)) error {
 	var index stateformat.Writer

@@ -13,13 +13,13 @@ import (
 const (
 	daySeconds  = 24 * 3600
 	weekSeconds = 7 * daySeconds
-	// tailDays is the minimum number of days before a cutoff that a forecast may depend on.
+	// tailDays is the minimum number of days before a cutoff on which a forecast may depend.
 	tailDays = feature.TailSeconds / daySeconds
 )
 
-// Tail returns the start of the readings that a forecast at a cutoff uses, which is at
-// least 44 days before it and at a multiple of 7 days since 1970. Earlier readings have no
-// effect, so a forecast does not depend on the length of the history.
+// Tail returns the start of the readings that a forecast at a cutoff uses. The start is at
+// least 44 days before the cutoff, and a multiple of 7 days since 1970. Earlier readings have
+// no effect, so a forecast does not depend on the length of the history.
 func Tail(cutoff int64) int64 { return feature.Tail(cutoff, 1) }
 
 func mod(a, b int64) int64 {
@@ -33,28 +33,29 @@ func mod(a, b int64) int64 {
 // from [Tail] to the cutoff, and the weather. It is safe for concurrent use.
 type Tails struct {
 	Cutoff int64
-	// Weather describes the origin of a weather column's values after the cutoff if they
-	// are not a weather forecast. Before callers create a frame, they may add that the
-	// values are observed.
+	// Weather describes the origin of the values of each weather column after the cutoff, unless
+	// they are a weather forecast. Before creating a frame, callers may add that the values were
+	// observed.
 	Weather map[string]issue.Reason
 
 	data  *series.Dataset
 	start int64
 	n     int
-	// frame contains the weather of the tails and a meter with their span, but no readings.
+	// frame contains the weather of the tails, and a meter that has the span of the tails but no
+	// readings.
 	frame *series.Dataset
 }
 
 // NewTails returns the tails of all meters of a dataset, with weather up to ahead steps after
-// the cutoff. After the dataset's newest weather value, it repeats the newest value at the
-// same time of day from the last 7 days, or else uses the mean at that time of day in the
+// the cutoff. Each step after the dataset's newest weather value gets the newest value at the
+// same time of day in the last 7 days or, if there is none, the mean at that time of day in the
 // tail.
 func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
 	return newTails(d, cutoff, cutoff, ahead, nil)
 }
 
-// newTails returns the tails for all cutoffs from the given one up to end, which must have
-// the same Tail. Change, if not nil, is like [Replay.Weather].
+// newTails returns the tails for all cutoffs from the given one up to end, which must have the
+// same Tail. change, if not nil, is like [Replay.Weather].
 func newTails(d *series.Dataset, cutoff, end int64, ahead int, change func(cutoff int64, name string, ahead []float32)) (*Tails, error) {
 	seconds := d.Seconds()
 	t := &Tails{Cutoff: cutoff, Weather: map[string]issue.Reason{}, data: d}
@@ -83,8 +84,8 @@ func newTails(d *series.Dataset, cutoff, end int64, ahead int, change func(cutof
 	return t, err
 }
 
-// Meter returns the tail of meter i of the dataset. It has all steps from [Tail] to the
-// cutoff; those without a reading are NaN.
+// Meter returns the tail of meter i of the dataset. The tail contains all steps from [Tail] to
+// the cutoff; steps without a reading are NaN.
 func (t *Tails) Meter(i int) (series.Meter, error) {
 	m := t.data.Meter(i)
 	if mod(m.Start-t.start, t.data.Seconds()) != 0 {
@@ -94,9 +95,9 @@ func (t *Tails) Meter(i int) (series.Meter, error) {
 	return m.Cut(t.start, t.start+int64(t.n)*seconds, seconds), nil
 }
 
-// fill replaces missing values of a weather column after its newest one. If it replaces
-// values from step first on, it returns a reason that describes the replacement. The result
-// may be the column itself.
+// fill replaces the missing values at the end of a weather column. If it replaces values at or
+// after step first, it returns a reason that describes the replacement. The result may be the
+// column itself.
 func fill(column []float32, first, perDay int) (filled []float32, reason issue.Reason) {
 	known := len(column)
 	for known > 0 && series.Missing(column[known-1]) {

@@ -18,7 +18,7 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// weights reads the weights of layers. The other weights are 0.
+// weights reads the weights of the given layers. All other weights in the result are 0.
 func (f *Folder) weights(q *recipe.Problem, name string, layers []nn.Layer) ([]float32, error) {
 	w := make([]float32, q.Model.Net().Weights())
 	text, err := readFile(filepath.Join(f.dir, name), maxWeights(len(w)), nil)
@@ -34,8 +34,8 @@ func (f *Folder) weights(q *recipe.Problem, name string, layers []nn.Layer) ([]f
 // maxWeights returns the maximum size in bytes of a file with the given number of weights.
 func maxWeights(n int) int64 { return 4*int64(n) + 1<<20 }
 
-// clientWeights returns all weights of a client, and their memory if another client can use
-// it later.
+// clientWeights returns all weights of a client, and also their memory if another client can
+// reuse it later.
 func (f *Folder) clientWeights(id string) (w []float32, spare *[]float32, err error) {
 	q := f.Model.Problem
 	if f.tuned {
@@ -59,13 +59,13 @@ func (f *Folder) clientWeights(id string) (w []float32, spare *[]float32, err er
 	return *spare, spare, nil
 }
 
-// buffers contains memory for the files of clients.
+// buffers contains reusable memory for the files of clients.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// personal reads the file of a client's personal weights and adds the shared weights. The
-// files of all clients have the same tensors. Their header is parsed only once, because
-// parsing takes longer than the rest of reading. Memory reused from a released
-// client already contains the shared weights.
+// personal reads the file of a client's personal weights and adds the shared weights. The files
+// of all clients have the same tensors. Their header is parsed only once, because parsing takes
+// longer than the rest of reading. Memory from a released client already contains the shared
+// weights.
 func (f *Folder) personal(name string) (*[]float32, error) {
 	q := f.Model.Problem
 	buffer := buffers.Get().(*[]byte)
@@ -135,7 +135,7 @@ func newLayout(text []byte, layers []nn.Layer) (*layout, error) {
 	return l, nil
 }
 
-// read reads the numbers of a file into w. It returns false if the file has another layout.
+// read reads the numbers of a file into w. It returns false if the file has a different layout.
 func (l *layout) read(w []float32, text []byte) bool {
 	header, data := split(text)
 	if header == nil || len(data) != l.size || !bytes.Equal(header, l.header) {
@@ -157,8 +157,8 @@ func (l *layout) read(w []float32, text []byte) bool {
 	return true
 }
 
-// split returns the header of a file after its metadata, and its numbers. The header is nil
-// if the file does not begin with metadata.
+// split returns the part of a file's header that follows the metadata, and the file's numbers.
+// The header is nil if the file does not begin with metadata.
 func split(text []byte) (header, data []byte) {
 	const begin = `{"__metadata__":{`
 	if len(text) < 8 {

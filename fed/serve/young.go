@@ -15,19 +15,20 @@ import (
 	"loadstar/series"
 )
 
-// A young model reads rows of features and forecasts a client with as little as a day of
-// readings. It has no data about the client. It has no personal layers, scales loads by the
-// last days before each forecast, and sets inputs without data to 0. It forecasts hours.
-// Shorter steps are averaged to hours that end at the cutoff, and the forecasts are divided
-// into steps again.
+// A young model reads rows of features and makes forecasts for a client with as little as a day
+// of readings. It stores nothing about the client: it has no personal layers, scales loads by
+// the last days before each forecast, and sets inputs without data to 0. It makes hourly
+// forecasts. Readings with shorter steps are averaged over hours, the last of which ends at the
+// cutoff, and the forecasts are divided into steps again.
 
 const (
 	// youngWindow is the number of hours before a forecast by which loads are scaled.
 	youngWindow = 30 * 24
 	// youngLeast is the minimum number of hours from the first reading to the cutoff for a young
-	// model. It is a day, whose first hours may be missing. The other two constants limit the
-	// share of missing loads, as for other models. One applies to these hours, up to a week, and
-	// the other is a share of a day at the origin.
+	// model. It corresponds to a day whose first hours may be missing. The other two constants
+	// limit missing loads, as for other models: youngGaps is the largest share of these hours,
+	// up to a week, that may be missing, and youngFill is the largest number of hours without a
+	// load at the end.
 	youngLeast = 20
 	youngGaps  = 1. / 3
 	youngFill  = 24 / 4
@@ -39,9 +40,9 @@ type young struct {
 	wider   func(days float64) float64
 }
 
-// newYoung returns a young model. The plan must be for hours, and its personal layers must
-// have no effect if they are 0. Wider returns the factor that widens intervals if the readings
-// of the last 30 days cover the given number of days.
+// newYoung returns a young model. The plan must be for hourly readings, and its personal layers
+// must have no effect if they are 0. wider returns the factor by which intervals are widened if
+// the readings of the last 30 days cover the given number of days.
 func newYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider func(days float64) float64) (*Model, error) {
 	m, err := NewModel(name, p, shared, k)
 	if err != nil {
@@ -58,11 +59,11 @@ func newYoung(name string, p *fed.Plan, shared []float32, k *kernel.Set, wider f
 // Anyone returns the client that all clients of a young model share.
 func (m *Model) Anyone() Client { return Client{Weights: m.young.weights} }
 
-// Suits reports whether a young model can forecast readings of the given step.
+// Suits reports whether a young model can make forecasts for readings with the given step.
 func (m *Model) Suits(step time.Duration) bool { return step > 0 && step <= m.Step && m.Step%step == 0 }
 
-// YoungProblem returns a problem with the inputs of hourly datasets. Data that the dataset
-// does not have is missing at all times.
+// YoungProblem returns a problem with the inputs of hourly datasets. Inputs that the dataset
+// lacks are missing at all times.
 func YoungProblem(q *recipe.Problem, d *series.Dataset) (*recipe.Problem, error) {
 	about := fields(d)
 	w := series.Weather{Start: d.Weather.Start}
@@ -95,8 +96,8 @@ func YoungProblem(q *recipe.Problem, d *series.Dataset) (*recipe.Problem, error)
 }
 
 // YoungExamples returns the examples of a meter with hourly steps for a forecast after the step
-// last, and the number of days of readings that scale them. The examples are nil if the meter
-// has no reading.
+// last, and the number of days of readings by which they are scaled. The examples are nil if
+// the meter has no reading.
 func YoungExamples(q *recipe.Problem, m series.Meter, last int) (series.Examples, float64) {
 	from := max(last+1-youngWindow, 0)
 	for from <= last && series.Missing(m.Load[from]) {
@@ -108,8 +109,8 @@ func YoungExamples(q *recipe.Problem, m series.Meter, last int) (series.Examples
 	return q.Newest(m, q.ScalingOver(m, from, last+1), last), float64(last+1-from) / 24
 }
 
-// hourly contains the problems of a young model for tails, by the number of seconds from
-// full hours to cutoffs.
+// hourly contains the problems of a young model for tails. They are keyed by the offset of the
+// cutoff from the start of its hour, in seconds.
 type hourly struct {
 	mu      sync.Mutex
 	byPhase map[int64]*recipe.Problem
@@ -127,7 +128,8 @@ func (m *Model) youngFrame(t *Tails) (*Frame, error) {
 
 const hourSeconds = 3600
 
-// firstHour returns the start of the tails' first whole hour that is a whole number of hours before a cutoff.
+// firstHour returns the start of the first complete hour in the tails, where hours are counted
+// back from a cutoff.
 func (t *Tails) firstHour(cutoff int64) int64 { return t.start + mod(cutoff-t.start, hourSeconds) }
 
 // at returns the problem for a cutoff.
@@ -163,8 +165,8 @@ func (h *hourly) at(f *Frame, cutoff int64) (*recipe.Problem, error) {
 	return q, nil
 }
 
-// hoursOf returns the mean of each hour of n steps. An hour is missing if less than half of
-// it is known, or if it is incomplete at the end.
+// hoursOf returns the mean of each hour of n steps. An hour is missing if less than half of it
+// is known, or if x ends before the hour does.
 func hoursOf(x []float32, n int) []float32 {
 	if n == 1 {
 		return x
@@ -185,7 +187,7 @@ func hoursOf(x []float32, n int) []float32 {
 	return out
 }
 
-// youngForecaster forecasts a meter with a young model.
+// youngForecaster forecasts a meter's load with a young model.
 type youngForecaster struct {
 	frame  *Frame
 	meter  series.Meter
@@ -278,11 +280,11 @@ func (f *youngForecaster) Forecast(out []float64, cutoff int64) error {
 	return nil
 }
 
-// divide writes n steps for each hour. Hours contains a row of values for each hour. Steps lie
-// on a line through the middle of the hour, so their mean equals the hour's value. The line is
-// as steep as the less steep of the lines to the neighbouring hours. It is level where these
-// differ in direction or where the lines of two quantiles would cross. So no step leaves the
-// range of the hours around it.
+// divide writes n steps for each hour. hours contains a row of values for each hour. The steps
+// lie on a line through the hour's value at the middle of the hour, so their mean equals this
+// value. The slope of the line is the smaller of the slopes to the two neighbouring hours. The
+// line is level if these slopes differ in direction, or if the lines of two quantiles would
+// cross. No step therefore leaves the range of the hours around it.
 func divide(out, hours []float64, width, n int) {
 	if n == 1 {
 		copy(out, hours)

@@ -63,7 +63,7 @@ func lastHours(t testing.TB, d *series.Dataset, hours int) *series.Dataset {
 	return out
 }
 
-// youngIssue makes the forecast of the first meter at a cutoff.
+// youngIssue makes a forecast for the first meter at a cutoff.
 func youngIssue(t testing.TB, m *Model, d *series.Dataset, s *issue.State, cutoff int64) issue.Forecast {
 	t.Helper()
 	tails, err := NewTails(d, cutoff, m.Reach(d.Interval)+1)
@@ -143,7 +143,7 @@ func TestYoungGaps(t *testing.T) {
 }
 
 // TestYoungNoFuture plants loads after the cutoff. It also compares a state that was replayed
-// over a week with one that made the issues one by one.
+// over a week with a state whose issues were made one by one.
 func TestYoungNoFuture(t *testing.T) {
 	m := youngModel(t)
 	for _, step := range []time.Duration{time.Hour, 15 * time.Minute} {
@@ -185,8 +185,7 @@ func TestYoungNoFuture(t *testing.T) {
 	}
 }
 
-// TestYoungHours checks that forecasts of quarter hours have the same energy as those of
-// hours.
+// TestYoungHours checks that quarter-hourly forecasts have the same energy as hourly ones.
 func TestYoungHours(t *testing.T) {
 	m := youngModel(t)
 	quarter := lastHours(t, sample{meters: 1, days: 60, interval: 15 * time.Minute}.dataset(t), 20*24)

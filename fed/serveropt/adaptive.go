@@ -15,11 +15,11 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Adaptive)(nil)
 )
 
-// Rule returns the next second moment of one weight. It is the only difference between
+// Rule returns the next second moment of one weight. The rule is the only difference between
 // FedAdagrad, FedAdam and FedYogi.
 type Rule func(v, square, beta2 float64) float64
 
-// SecondMoment selects the quantity whose squares the second moment accumulates.
+// SecondMoment selects the quantity whose squares are accumulated in the second moment.
 type SecondMoment int
 
 // The second moment is computed from the displacement, as in bose2023 and in other
@@ -37,14 +37,14 @@ const (
 //	v = Rule(v, s^2),   s = D or s = m,   v = Tau^2 at first
 //	phi += Rate m / (sqrt(v) + Tau)
 //
-// Tau must be positive and Rule must be set, otherwise Step panics.
+// Tau must be positive and Rule must be set; otherwise, Step panics.
 //
-// Deviations: [OfMomentum] is exactly reddi2021's algorithm 2; the default is s = D.
-// bose2024 prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in
-// FedAdagrad's v, which we take for misprints. Like the papers, Adaptive does not correct
-// the bias of the first rounds. bose2023 does not state its epsilon; the default of Tau,
-// 1e-3, is reddi2021's. Once sqrt(v) is far below Tau, a step is Rate/Tau times m: with
-// bose2023's Rate of 0.01 that is ten times the mean update, which can diverge late in a run.
+// Deviations: [OfMomentum] is exactly reddi2021's algorithm 2; the default is s = D. bose2024
+// prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in FedAdagrad's v,
+// which we take for misprints. Like the papers, Adaptive does not correct the bias of the first
+// rounds. bose2023 does not state its epsilon; the default of Tau, 1e-3, is reddi2021's. Once
+// sqrt(v) is far below Tau, a step is Rate/Tau times m. With bose2023's Rate of 0.01, this is
+// ten times the mean update, so training can diverge late in a run.
 type Adaptive struct {
 	Rule                    Rule
 	Rate, Beta1, Beta2, Tau float64

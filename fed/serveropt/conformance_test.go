@@ -56,9 +56,9 @@ func save(t interface{ Fatal(...any) }, o fed.ServerOptimizer) []byte {
 	return b
 }
 
-// TestConformance checks every optimizer against the contract. It does not change the
-// displacement, the weights stay finite, it continues from a saved state bit for bit, and
-// it panics if the number of weights changes.
+// TestConformance checks every optimizer against the contract: the optimizer does not change
+// the displacement, the weights stay finite, the optimizer continues from a saved state bit for
+// bit, and it panics if the number of weights changes.
 func TestConformance(t *testing.T) {
 	for _, c := range optimizers {
 		t.Run(c.name, func(t *testing.T) {

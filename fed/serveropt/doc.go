@@ -1,9 +1,9 @@
 // Package serveropt contains the optimizers that move the shared weights by the
 // displacement from an aggregator, one file each.
 //
-// State and arithmetic are float64. A weight is rounded to float32 once per step. Products
-// are rounded before they are added. An explicit conversion keeps the compiler from
-// fusing a multiplication with an addition, so all machines give the same bits.
+// State and arithmetic are float64. A weight is rounded to float32 once per step. Products are
+// rounded before they are added. An explicit conversion prevents the compiler from fusing a
+// multiplication with an addition, so all machines give the same bits.
 //
 // Displacements must be finite; aggregators check this. Step panics if the number of
 // weights differs from the length of the displacement or from the number of weights in the

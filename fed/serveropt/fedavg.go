@@ -12,8 +12,8 @@ var _ fed.ServerOptimizer = Descent{}
 // At rate 1, with the mean of the updates, the new weights are the mean of the clients'
 // weights.
 //
-// Deviations: the sign. In bose2023 clients send the weights before training minus those
-// after it, and the server subtracts.
+// Deviations: the sign. In bose2023, clients send the weights before training minus those after
+// it, and the server subtracts.
 type Descent struct {
 	Rate float64
 }

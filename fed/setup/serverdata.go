@@ -10,12 +10,12 @@ import (
 	"loadstar/series"
 )
 
-// ServerExamples returns the examples of every meter in the server's dataset that has
-// a training example, in the order of names. The simulator and the fleet's
-// coordinator both call it, so their batches are the same. ranges scales all meters alike;
-// if it is nil, each meter is scaled by its own.
+// ServerExamples returns the examples of every meter in the server's dataset that has a
+// training example, in the order of names. The simulator and the fleet's coordinator both call
+// it, so their batches are the same. If ranges is not nil, it scales all meters; otherwise,
+// each meter is scaled by its own ranges.
 func (s *Setup) ServerExamples(d *series.Dataset, ranges series.Ranges) ([]series.Examples, error) {
-	// Use the fleet's inputs, even if the plan leaves them to the data.
+	// Use the fleet's inputs, even if the plan derives them from the data.
 	p := *s.Plan
 	p.Model.Inputs = s.Problem.Names()
 	problem, err := recipe.Frame(&p, d)

@@ -1,6 +1,6 @@
-// Package setup prepares a plan to run. Simulator, agent and server all build a [Setup]
-// from the plan, so they agree on shapes, on the scale of sums, on the weight of an update
-// and on the initial weights.
+// Package setup prepares a plan to run. The simulator, agents and the server all build a
+// [Setup] from the plan, so they agree on shapes, on the scale of sums, on the weight of an
+// update and on the initial weights.
 package setup
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 // Setup is a plan with its model and the parts of its algorithm, for one fleet. It never
-// changes and has no state of a run, so it is safe for concurrent use.
+// changes and contains no state of a run, so it is safe for concurrent use.
 type Setup struct {
 	Plan *fed.Plan
 	// Fleet is the number of clients that train.
@@ -40,8 +40,8 @@ func (s *Setup) From(shared []float32) *Setup {
 	return &from
 }
 
-// New returns the setup of a plan and its problem for a fleet. [recipe.Compose] documents
-// the clients that count as the fleet.
+// New returns the setup of a plan and its problem for a fleet. [recipe.Compose] documents which
+// clients count as the fleet.
 func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	parts, err := recipe.Compose(p, fleet)
 	if err != nil {
@@ -65,11 +65,12 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	}, nil
 }
 
-// OfAgent returns the setup of an agent with the given secret, which selects its clients'
-// examples. The numbers that an agent sends with an update are rounded.
+// OfAgent returns the setup of an agent with the given secret, which determines the selection
+// of its clients' examples. The numbers that an agent sends with an update are rounded.
 func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
-	// The draws depend on all parts of the plan that affect training and scoring. A server
-	// determines the inputs, the interval and the deadline itself.
+	// The draws depend on all parts of the plan that affect training and scoring. The schedule
+	// is left out, because the server determines the deadline itself. The inputs and the
+	// interval are set to those that the server has determined.
 	plan := *s.Plan
 	plan.Schedule, plan.Simulate = fed.Schedule{}, fed.Simulate{}
 	plan.Model.Inputs, plan.Model.Interval = s.Problem.Names(), fed.Duration(s.Problem.Interval())
@@ -86,8 +87,8 @@ func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
 	return &own, nil
 }
 
-// copyOf returns the rule for a client's copy of the shared weights, or nil if clients have
-// no copies.
+// copyOf returns the rule by which a client's copy of the shared weights moves, or nil if
+// clients have no copies.
 func copyOf(p *fed.Plan) *client.Copy {
 	if !recipe.ClientStates(p) {
 		return nil
@@ -153,8 +154,8 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Tuner {
 // KeepsBest reports whether the simulator keeps each client's best weights.
 func (s *Setup) KeepsBest() bool { return s.Plan.Evaluate.Keep == "best" }
 
-// Traffic returns the network traffic of one client in one round. A masked result contains eight
-// bytes per number, and all other data of its agent.
+// Traffic returns the network traffic of one client in one round. A masked result contains
+// eight bytes per number, and includes all other data that the agent sends.
 func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}

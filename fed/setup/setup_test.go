@@ -28,8 +28,8 @@ func of(t *testing.T, p *fed.Plan) (*Setup, error) {
 	return New(p, problem, 12)
 }
 
-// Every algorithm starts from the model's initial weights. The server has the shared
-// weights among them, and a client the personal ones.
+// Every algorithm starts from the model's initial weights. The server starts with the shared
+// part of these weights, and each client with the personal part.
 func TestEveryAlgorithmStarts(t *testing.T) {
 	k := kernel.Available()[0]
 	for _, a := range recipe.Algorithms() {

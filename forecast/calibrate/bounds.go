@@ -5,31 +5,32 @@ import (
 	"slices"
 )
 
-// The bounds of intervals are learned by quantile tracking (Angelopoulos, Candès and
-// Tibshirani 2023, conformal PID control). For each level, a block of leads has an offset
-// theta in units of a scale. After each outcome, theta moves up if the load was above the
-// issued bound and down if it was below, by steps whose sizes balance if the right share of
-// loads is below. Only the issued bound counts, because with overlapping issues the
-// current bound would answer a different question.
+// The bounds of intervals are learned by quantile tracking (Angelopoulos, Candès and Tibshirani
+// 2023, conformal PID control). For each level, a block of leads has an offset theta in units
+// of a scale. After each outcome, theta moves up if the load was above the issued bound, and
+// down if it was below. The sizes of these steps balance if the intended share of loads is
+// below the bound. The load is compared with the bound as it was issued, not with the current
+// bound, because issues overlap.
 //
 // The values below were measured on validation data of seven groups of clients; see
 // docs/adr/0019-track-the-bounds-of-intervals.md. An additional integral term, as in conformal
-// PID control, brought coverage nearer to the goal, but so did larger steps, at the same cost
-// in pinball loss.
+// PID control, brought coverage nearer to its goal, but larger steps had the same effect at the
+// same cost in pinball loss.
 const (
-	// stepSize is the largest sum of a day's moves of theta, in units of the usual distance
+	// stepSize is the largest total move of theta in a day, in units of the usual distance
 	// between loads and the model's quantile.
 	stepSize = 0.96
-	// startDays is the number of days over whose outcomes theta is the empirical quantile.
-	// Before the first of them is complete, bounds do not change.
+	// startDays is the number of days at the start during which theta is the empirical quantile
+	// of the outcomes so far. Until the first of these days is complete, bounds are not moved.
 	startDays = 3
 	// scaleDays is the number of days over which scales are averaged.
 	scaleDays = 14
-	// widthShare is the share of the model's own interval in the scale. The rest is the
-	// usual error at the hour, which is at least leastHour of the mean over all hours.
+	// widthShare is the share of the model's own interval in the scale. The rest is the usual
+	// error at the hour of the day, which is taken to be at least leastHour times the mean over
+	// all hours.
 	widthShare = 0.3
 	leastHour  = 0.2
-	// farthest limits theta, so that it returns in finite time.
+	// farthest limits theta, so that theta can return in finite time.
 	farthest = 1e6
 )
 
@@ -60,7 +61,7 @@ type offset struct {
 	seen  []float32 // these distances since the start; nil after it
 }
 
-// average is a mean whose older values lose weight once there are enough.
+// average is a running mean. Once it has enough values, older values lose weight.
 type average struct {
 	v float64
 	n int
@@ -110,9 +111,9 @@ func (b *bounds) scale(step int, width float64) float64 {
 	return float64((1-widthShare)*s) + float64(widthShare*width)
 }
 
-// move moves the quantiles in a row of forecasts. It writes each quantile, and the moved one
-// before it is limited, to kept. Moved quantiles do not pass the median. If nonnegative is
-// set, the lower ones are not negative.
+// move moves the quantiles in a row of forecasts. It writes each quantile, and the moved
+// quantile before limits are applied, to kept. Moved quantiles do not pass the median. If
+// nonnegative is set, quantiles below the median are not moved below 0.
 func (b *bounds) move(step, target int, row []float64, kept []float32, nonnegative bool) {
 	s := b.scale(step, row[len(row)-1]-row[0])
 	k := &b.blocks[target/b.leads]
@@ -135,7 +136,7 @@ func (b *bounds) move(step, target int, row []float64, kept []float32, nonnegati
 	slices.Sort(row) // levels are moved independently
 }
 
-// learn compares the values that move wrote to kept with the load of the step. Point is the
+// learn compares the values that move wrote to kept with the load of the step. point is the
 // served point forecast.
 func (b *bounds) learn(step, target int, point float64, kept []float32, load float64) {
 	k := &b.blocks[target/b.leads]
@@ -157,9 +158,9 @@ func (b *bounds) learnLevel(k *block, i int, distance, load, issued float64) {
 	if k.n <= startDays*b.c.StepsPerDay {
 		at, _ := slices.BinarySearch(o.seen, float32(distance))
 		o.seen = slices.Insert(o.seen, at, float32(distance))
-		// Add one to the number of distances, because the next one is equally likely to be
-		// in any of the gaps between them. Lower bounds are rounded down, and upper ones
-		// up.
+		// Add one to the number of distances, because the next distance is equally likely to fall
+		// into any of the gaps around them. Ranks are rounded down for lower bounds, and up for
+		// upper bounds.
 		rank := float64(level * float64(len(o.seen)+1))
 		if level < 0.5 {
 			rank = math.Floor(rank)

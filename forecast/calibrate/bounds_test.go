@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// plainBounds computes the served quantiles of a history without corrections by processing
-// all outcomes before each issue again.
+// plainBounds computes the served quantiles of a history without corrections. For each issue,
+// it processes all earlier outcomes again.
 func plainBounds(h *history, every int, raw map[int][]float64, last int) []float64 {
 	c, width := h.c, len(h.c.Levels)
 	blocks := (c.Targets + every - 1) / every
@@ -115,8 +115,8 @@ func TestBoundsAgainstPlainComputation(t *testing.T) {
 	}
 }
 
-// TestBoundsReturn checks that intervals recover their share of loads after the errors became
-// five times larger and then small again, and after weeks of silence.
+// TestBoundsReturn checks that intervals again contain the intended share of loads after errors
+// become five times larger and then small again, and after weeks without readings.
 func TestBoundsReturn(t *testing.T) {
 	c := dayAhead
 	perDay := c.StepsPerDay
@@ -151,7 +151,8 @@ func TestBoundsReturn(t *testing.T) {
 	}
 }
 
-// TestEveryLevelIsCalibrated checks levels that are not symmetric and have no median.
+// TestEveryLevelIsCalibrated checks levels that are not symmetric and do not include the
+// median.
 func TestEveryLevelIsCalibrated(t *testing.T) {
 	c := Config{Levels: []float64{0.2, 0.6, 0.7, 0.95}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24}
 	h := newHistory(17, c, 200, 6, constant(-1), constant(1))

@@ -6,10 +6,10 @@
 // A tracker uses only loads that are known when a forecast is made. Its memory does not
 // grow with time.
 //
-// A [Detector] notices when a client's model becomes worse compared with last week's load, or when
-// its intervals contain too few or too many loads. Holidays and weather raise the errors of a model,
-// but also those of last week's load. Their ratio changes less, so it raises fewer false alarms
-// than the model's errors alone.
+// A [Detector] notices when a client's model becomes worse compared with last week's load, or
+// when its intervals contain too few or too many loads. Holidays and weather increase the
+// errors of a model, but also those of last week's load. The ratio of these errors changes
+// less, so it causes fewer false alarms than the model's errors alone.
 package calibrate
 
 import (
@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	// blendDays is the number of days over which the errors of model and reference are
+	// blendDays is the number of days over which the errors of the model and the reference are
 	// compared. Only days on which forecasts could be compared with loads count.
 	blendDays = 14
-	// leastShiftDays is the number of such days before a tracker shifts forecasts.
-	// leastBlendDays is the number before it blends.
+	// leastShiftDays is the minimum number of such days before a tracker shifts forecasts, and
+	// leastBlendDays the minimum number before it blends them.
 	leastShiftDays = 5
 	leastBlendDays = 6
-	// blendPower is the exponent p in the weight of the model, N^p / (M^p + N^p). M and N
-	// are the errors of model and reference. A high power hardly changes forecasts that
-	// are clearly better than the reference. On validation data, power 16 lowered the
-	// error of models that had become bad and did not affect the others. Power 2 raised
-	// the error of good models by 3 to 5 %, and power 8 raised the error of homes by 0.5
-	// %.
+	// blendPower is the exponent p in the weight of the model, N^p / (M^p + N^p). M and N are
+	// the errors of the model and the reference. A high power hardly changes forecasts that are
+	// clearly better than the reference. On validation data, a power of 16 lowered the error of
+	// models that had become bad and did not affect other models. A power of 2 increased the
+	// error of good models by 3 to 5 %, and a power of 8 increased the error for homes by 0.5 %.
 	blendPower = 16
 	// shiftShare is the share of the median error at the same hour by which forecasts are
-	// shifted. On validation data, larger shares helped some buildings and hurt homes.
+	// shifted. On validation data, larger shares improved the forecasts of some buildings, but
+	// made those of homes worse.
 	shiftShare = 0.3
 )
 
@@ -55,8 +55,8 @@ type Config struct {
 }
 
 // Tracker corrects the forecasts of one client. For each step in chronological order, call
-// Observe with the load of the step and then Issue, if a forecast is made after this step.
-// A Tracker is not safe for concurrent use.
+// Observe with the load of the step and then, if a forecast is made after this step, Issue. A
+// Tracker is not safe for concurrent use.
 type Tracker struct {
 	c         Config
 	width     int     // forecasts per target
@@ -74,16 +74,16 @@ type Tracker struct {
 // issue contains the values of one issue that will be compared with loads.
 type issue struct {
 	last int
-	// Each row contains the forecasts of one target: the model's point forecast, the
-	// shifted one, the reference, and the blended one, followed for each level by the
-	// blended quantile and the moved one.
+	// Each row contains the forecasts of one target: the model's point forecast, the shifted
+	// point forecast, the reference, and the blended point forecast, followed for each level by
+	// the blended quantile and the moved quantile.
 	rows []float32
 }
 
 // residual is the mean of load minus point forecast over all forecasts of a step.
 type residual struct{ sum, n float32 }
 
-// shift is the amount by which forecasts of an hour are shifted on a day.
+// shift is the amount by which forecasts for an hour are shifted on a day.
 type shift struct {
 	day int
 	by  float64
@@ -122,8 +122,8 @@ func New(c Config) (*Tracker, error) {
 // columns returns the number of values in a row of an issue.
 func (t *Tracker) columns() int { return 4 + 2*len(t.c.Levels) }
 
-// Observe compares earlier forecasts of a step with its load. Steps must ascend, and may be
-// omitted. A load that is not a finite number is ignored.
+// Observe compares earlier forecasts of a step with its load. Steps must be in ascending order,
+// and may be omitted. A load that is not a finite number is ignored.
 func (t *Tracker) Observe(step int, load float64) {
 	known := !math.IsNaN(load) && !math.IsInf(load, 0)
 	if step < t.next {
@@ -169,9 +169,9 @@ func (t *Tracker) compare(step, target int, row []float32, load float64) {
 	}
 }
 
-// Every returns the number of steps between the issues that a client records with Issue. It
-// is the largest divisor of a day's steps that is at most a quarter of the targets and at
-// most 6 hours. Issues between them only need Correct. So the state of a tracker does not
+// Every returns the number of steps between the issues that a client records with Issue. It is
+// the largest divisor of a day's steps that is at most a quarter of the targets and at most 6
+// hours. For issues in between, call Correct instead. The state of a tracker therefore does not
 // depend on how often a client makes forecasts.
 func (t *Tracker) Every() int { return t.c.Every() }
 
@@ -194,9 +194,10 @@ func (t *Tracker) Weight() float64 {
 }
 
 // Issue corrects the forecasts that are made when step last is the newest known step, after
-// Observe was called for it. Forecasts contains one row per target, with one ascending
-// value per level. References contains one value per target, or NaN if the target has none.
-// Issue changes the forecasts in place, and records them to compare them with later loads.
+// Observe has been called for this step. forecasts contains one row per target, with one value
+// per level in ascending order. references contains one value per target, or NaN if the target
+// has none. Issue changes the forecasts in place, and records them for comparison with later
+// loads.
 func (t *Tracker) Issue(last int, forecasts, references []float64) {
 	is := t.newIssue(last)
 	t.serve(last, forecasts, references, is.rows)
@@ -261,9 +262,9 @@ func (t *Tracker) newIssue(last int) issue {
 	return issue{last: last, rows: make([]float32, t.c.Targets*t.columns())}
 }
 
-// shift returns the shift of forecasts of a step on a day, which is a share of the median
-// error at the same hour on earlier days. It is 0 until errors of a few days are
-// known.
+// shift returns the amount by which forecasts for a step are shifted on a day, which is a share
+// of the median error at the same hour on earlier days. It is 0 until the errors of a few days
+// are known.
 func (t *Tracker) shift(day, step int) float64 {
 	perDay := t.c.StepsPerDay
 	hour := step % perDay * 24 / perDay

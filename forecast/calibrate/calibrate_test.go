@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// history is a made-up client: loads, and forecasts of every origin.
+// history is a made-up client: its loads, and its forecasts from every origin.
 type history struct {
 	c          Config
 	stride     int
@@ -68,8 +68,8 @@ func constant(v float64) func(int) float64 { return func(int) float64 { return v
 
 var dayAhead = Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24}
 
-// TestAgainstPlainComputation compares the tracker's point forecasts with a computation that
-// processes all earlier forecasts again for every origin.
+// TestAgainstPlainComputation compares the tracker's point forecasts with a computation that,
+// for every origin, processes all earlier forecasts again.
 func TestAgainstPlainComputation(t *testing.T) {
 	for _, c := range []struct {
 		Config
@@ -234,7 +234,8 @@ func TestCoverage(t *testing.T) {
 		"narrow": constant(3), "wide": constant(0.2), "growing": func(at int) float64 { return 0.5 + float64(at)/10000 },
 	} {
 		c := dayAhead
-		// The median is not moved, so it must be nearer to the middle than the bounds.
+		// The median is not moved, so it must be nearer to the middle of the loads than the
+		// bounds are.
 		h := newHistory(7, c, 200, 6, constant(0.1), spread)
 		served := h.served(t)
 		inside, n, raw := 0.0, 0.0, 0.0
@@ -262,8 +263,8 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestFirstDays checks that intervals do not change until one day is known, and that points
-// do not change until five days are known and they are shifted.
+// TestFirstDays checks that intervals do not change until one day is known, and that point
+// forecasts do not change until five days are known, when shifting begins.
 func TestFirstDays(t *testing.T) {
 	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Correct: true}
 	h := newHistory(9, c, 30, 1, constant(5), constant(0.1))
@@ -303,7 +304,7 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// TestShift checks that a constant error is reduced by the share of a shift.
+// TestShift checks that a constant error is reduced by shiftShare.
 func TestShift(t *testing.T) {
 	tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 48, Correct: true})
 	if err != nil {
@@ -311,7 +312,7 @@ func TestShift(t *testing.T) {
 	}
 	for step := range 20 * 48 {
 		tracker.Observe(step, 10)
-		// The error at noon differs from that at other times.
+		// The error at noon differs from the error at other times.
 		e := 1.0
 		if noon := (step + 1) % 48; noon == 24 || noon == 25 {
 			e = -2
@@ -347,13 +348,14 @@ func TestOldErrorsAreForgotten(t *testing.T) {
 	if f := serve(200); f[0] > 5 {
 		t.Errorf("%v, although the reference is much better", f)
 	}
-	// The issue of step 200 is never compared, because its target was omitted.
+	// The issue made at step 200 is never compared, because its target is omitted.
 	if f := serve(200 + 29*4); f[0] != 10 {
 		t.Errorf("%v after 29 days without loads; want the model's 10", f)
 	}
 }
 
-// TestIntervalsDoNotCross checks several intervals that are narrowed to nothing.
+// TestIntervalsDoNotCross checks that the bounds of nested intervals stay in order, even if the
+// intervals are narrowed to nothing.
 func TestIntervalsDoNotCross(t *testing.T) {
 	c := Config{Levels: []float64{0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95}, Point: 3, Horizon: 1, Targets: 2, StepsPerDay: 24}
 	for _, spread := range []float64{0, 0.01, 0.3, 2} {
@@ -408,8 +410,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestNoNegativeBound checks that the lower bound of a client that never had a negative load
-// is not negative, and that a negative load ends this.
+// TestNoNegativeBound checks that the lower bound of a client that never had a negative load is
+// not negative, and that it may be negative after a negative load.
 func TestNoNegativeBound(t *testing.T) {
 	for _, feeds := range []bool{false, true} {
 		tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24})

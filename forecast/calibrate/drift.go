@@ -10,23 +10,23 @@ import (
 const (
 	// baselineDays is the number of days after staging that define the usual ratio.
 	baselineDays = 28
-	// slack is the minimum deviation of a day that counts, limit is the sum of excesses
-	// that raises an alarm, and clip is the maximum deviation of a day. All are in units of
-	// the usual deviation.
+	// slack is the deviation that a day must exceed to count, limit is the sum of excesses that
+	// raises an alarm, and clip is the maximum deviation that is counted for a day. All are in
+	// units of the usual deviation.
 	slack = 1
 	limit = 8
 	clip  = 4
-	// leastDeviation prevents a model whose ratio hardly varied from raising alarms for
-	// small changes.
+	// leastDeviation is a lower limit for the usual deviation, so that small changes do not
+	// raise an alarm if the ratio has hardly varied.
 	leastDeviation = 0.05
-	// coverageOff is the distance of coverage from its goal that raises an alarm.
-	// leastTargets is the number of targets below which coverage is not judged, about two
-	// weeks of hours.
+	// coverageOff is the distance between the coverage and its goal that raises an alarm.
+	// leastTargets is the number of targets below which coverage is not judged: two weeks of
+	// hourly targets.
 	coverageOff  = 0.1
 	leastTargets = 14 * 24
 )
 
-// Alarm is the reason why somebody should check a client's model.
+// Alarm is a reason for which someone should check a client's model.
 type Alarm string
 
 // The alarms. The empty alarm means no alarm.
@@ -37,8 +37,8 @@ const (
 	Coverage Alarm = "coverage"
 )
 
-// Detector judges the days of a client since its model was staged. The zero value is ready
-// for a model that was just staged. A Detector is not safe for concurrent use.
+// Detector judges a client's days since its model was staged. The zero value is ready for a
+// model that was just staged. A Detector is not safe for concurrent use.
 type Detector struct {
 	// baseline contains the ratios of the first days. After that, usual and deviation are set.
 	baseline         []float64
@@ -68,7 +68,7 @@ func (d *Detector) Add(model, week float64) Alarm {
 	return Worse
 }
 
-// Ready reports whether the days after staging are over, so alarms are possible.
+// Ready reports whether the baseline days after staging are over, so that alarms are possible.
 func (d *Detector) Ready() bool { return d.deviation > 0 }
 
 // Sum returns the sum of excesses as a share of the limit that raises an alarm.
@@ -92,8 +92,9 @@ func median(x []float64) float64 {
 	return float64(0.5*x[(n-1)/2]) + float64(0.5*x[n/2])
 }
 
-// difference returns the difference of two errors relative to their mean. Near 0 it equals
-// the logarithm of their ratio, but it gives the same bits on every machine. It is at most 2.
+// difference returns the difference of two errors relative to their mean. Near 0 it is close to
+// the logarithm of their ratio but, unlike the logarithm, it has the same bits on every
+// machine. Its magnitude is at most 2.
 func difference(model, week float64) float64 {
 	if !(model >= 0 && week >= 0 && model+week > 0) || math.IsInf(model+week, 0) {
 		return math.NaN()
@@ -101,8 +102,8 @@ func difference(model, week float64) float64 {
 	return 2 * (model - week) / (model + week)
 }
 
-// CheckCoverage judges the share of loads within an interval over 28 days. Nominal is the
-// share that the interval should contain. Targets is the number of loads in these 28 days.
+// CheckCoverage judges the share of loads within an interval over 28 days. nominal is the share
+// that the interval should contain. targets is the number of loads in these 28 days.
 func CheckCoverage(coverage, nominal float64, targets int) Alarm {
 	if targets >= leastTargets && math.Abs(coverage-nominal) > coverageOff {
 		return Coverage

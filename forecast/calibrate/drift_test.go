@@ -10,8 +10,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// run adds days with the given ratio of model to week, and returns the number of days until
-// the first alarm, or 0.
+// run adds days on which the errors of the model and of last week's load have the given ratio,
+// and returns the number of days until the first alarm, or 0.
 func run(d *Detector, rng *rand.Rand, days int, ratio float64) int {
 	for day := 1; day <= days; day++ {
 		week := 1 + 0.3*rng.Float64()
@@ -22,8 +22,8 @@ func run(d *Detector, rng *rand.Rand, days int, ratio float64) int {
 	return 0
 }
 
-// TestDetector checks that a model that becomes clearly worse raises an alarm within days,
-// and that one that stays the same, improves, or has a few bad days does not.
+// TestDetector checks that a model that becomes clearly worse raises an alarm within days, and
+// that a model that stays the same, improves, or has a few bad days does not.
 func TestDetector(t *testing.T) {
 	for _, c := range []struct {
 		ratio       float64

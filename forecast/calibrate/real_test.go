@@ -81,12 +81,12 @@ func (m *trained) weights(client string) ([]float32, error) {
 	return w, err
 }
 
-// change changes the readings of a meter. Test is the first step of the test split.
+// change changes the readings of a meter. test is the first step of the test split.
 type change func(load []float32, test int, rng *rand.Rand)
 
 func nothing([]float32, int, *rand.Rand) {}
 
-// removeSingly and removeBlocks remove about 2 % of the readings.
+// removeSingly and removeBlocks remove about 2 % of the readings, one by one or in blocks.
 func removeSingly(load []float32, _ int, rng *rand.Rand) {
 	for i := range load {
 		if rng.Float64() < 0.02 {
@@ -122,8 +122,8 @@ type result struct {
 	days                     int     // days on which a false alarm was possible
 }
 
-// serve makes forecasts for a client at every step from the start of the validation split,
-// as an agent does, and judges the test split.
+// serve makes forecasts for a client at every step from the start of the validation split, as
+// an agent does, and judges the forecasts of the test split.
 func (m *trained) serve(i int, c change) (r result, err error) {
 	meter := m.dataset.Meter(i)
 	w, err := m.weights(meter.ID)
@@ -198,7 +198,7 @@ func (m *trained) serve(i int, c change) (r result, err error) {
 	return r, nil
 }
 
-// split returns the first origins of the validation and of the test split, or -1.
+// split returns the first origins of the validation split and of the test split, or -1.
 func (m *trained) split(meter series.Meter) (first, test int) {
 	data := m.problem.Examples(meter, nil)
 	at := func(part series.Part) int {
@@ -212,7 +212,7 @@ func (m *trained) split(meter series.Meter) (first, test int) {
 	return at(series.Validation), at(series.Test)
 }
 
-// sameTime returns the newest known load at the time of a step, a multiple of back earlier.
+// sameTime returns the newest known load that is a multiple of back steps before a step.
 func sameTime(load []float32, step, last, back int) float64 {
 	for at := step - back; at >= 0; at -= back {
 		if at <= last && !series.Missing(load[at]) {
@@ -254,7 +254,7 @@ func (r *result) watch(days map[int]*[2]float64, first, changed int) {
 	}
 }
 
-// all serves all clients.
+// all makes forecasts for all clients.
 func (m *trained) all(t *testing.T, c change) []result {
 	t.Helper()
 	results := make([]result, m.dataset.Len())
@@ -303,10 +303,10 @@ func coverage(results []result) (median, mean, within2, within5, worse, pinball 
 	return shares[len(shares)/2], mean, within2, within5, worse, pinball
 }
 
-// TestRealCoverage serves the test split of the core groups every hour, and checks the share
-// of loads within P10-P90 and the errors of the served forecasts. LOADSTAR_RUNS names a
-// folder with finished runs of plans/day-ahead.yaml, one for each group; without it the test
-// trains.
+// TestRealCoverage serves the test split of the core groups every hour, and checks the share of
+// loads within P10-P90 and the errors of the served forecasts. LOADSTAR_RUNS names a folder
+// with finished runs of plans/day-ahead.yaml, one for each group; without it, the test trains
+// the models.
 func TestRealCoverage(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1")
@@ -337,9 +337,9 @@ func TestRealCoverage(t *testing.T) {
 	}
 }
 
-// TestRealYear serves models that were trained on 30 % of the data, so that most of the data
-// is an honest test. It checks that hardly any client is worse off than with the better of
-// the model and last week's load.
+// TestRealYear serves models that were trained on 30 % of the data, so that most of the data is
+// an honest test. It checks that for hardly any client the served forecasts are worse than the
+// better of the model's own forecasts and last week's load.
 func TestRealYear(t *testing.T) {
 	if !testkit.Long() || os.Getenv("LOADSTAR_RUNS") != "" {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1, without LOADSTAR_RUNS")

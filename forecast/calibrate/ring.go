@@ -3,14 +3,14 @@ package calibrate
 // ring contains a value for each of the newest days.
 type ring[T any] struct {
 	days []T
-	// It contains values for at most len(days) days up to newest, which is meaningful only
-	// if begun.
+	// The ring contains values for at most len(days) days up to newest, which is meaningful only
+	// if begun is true.
 	newest int
 	begun  bool
 }
 
-// at returns the value of a day, which must not be before the newest one. It calls reset
-// with each value whose day is too old, so that its memory can be used again.
+// at returns the value of a day, which must not be before the newest one. It calls reset with
+// each value whose day is too old, so that the value's memory can be reused.
 func (r *ring[T]) at(day int, reset func(*T)) *T {
 	n := len(r.days)
 	if !r.begun {
@@ -24,8 +24,8 @@ func (r *ring[T]) at(day int, reset func(*T)) *T {
 	return &r.days[day%n]
 }
 
-// each calls f with the values of the days up to the given one that the ring contains and
-// that are within the ring's length.
+// each calls f with each value in the ring whose day is at most until, and later than until
+// minus the ring's length.
 func (r *ring[T]) each(until int, f func(day int, v *T)) {
 	if !r.begun {
 		return

@@ -9,8 +9,8 @@ import (
 
 var trackerFormat = stateformat.Format{Name: "state of a forecast tracker", Magic: "LODTRACK", Version: 1}
 
-// AppendBinary appends the tracker's state to b. A tracker of the same configuration
-// continues from it with [Tracker.UnmarshalBinary].
+// AppendBinary appends the tracker's state to b. A tracker with the same configuration can
+// continue from it with [Tracker.UnmarshalBinary].
 func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	var w stateformat.Writer
 	t.writeConfig(&w)
@@ -41,9 +41,9 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, trackerFormat.Wrap(w.State())...), nil
 }
 
-// UnmarshalBinary replaces the tracker's state with one that AppendBinary wrote. If the
-// state belongs to a tracker of another configuration or is damaged, it returns an error
-// and does not change the tracker.
+// UnmarshalBinary replaces the tracker's state with one that AppendBinary wrote. If the state
+// belongs to a tracker with a different configuration or is damaged, it returns an error and
+// does not change the tracker.
 func (t *Tracker) UnmarshalBinary(b []byte) error {
 	fresh, err := Decode(t.c, b)
 	if err == nil {
@@ -53,7 +53,7 @@ func (t *Tracker) UnmarshalBinary(b []byte) error {
 }
 
 // Decode returns a tracker with a state that AppendBinary wrote. It returns an error if the
-// state belongs to a tracker of another configuration or is damaged.
+// state belongs to a tracker with a different configuration or is damaged.
 func Decode(c Config, b []byte) (*Tracker, error) {
 	_, b, err := trackerFormat.Unwrap(b)
 	if err != nil {
@@ -89,11 +89,11 @@ func (t *Tracker) writeConfig(w *stateformat.Writer) {
 	w.Bool(t.c.Correct)
 }
 
-// maxStep limits the steps in a stored state, so that computing with them cannot overflow.
-// It fits into 32 bits for the agents on small devices.
+// maxStep limits the steps in a stored state, so that computations with them cannot overflow.
+// It fits into 32 bits, for agents on small devices.
 const maxStep = 1 << 30
 
-// stateReader reads numbers, and records whether all of them were possible.
+// stateReader reads numbers, and records whether all of them were valid.
 type stateReader struct {
 	*stateformat.Reader
 	invalid bool

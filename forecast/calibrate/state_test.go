@@ -12,9 +12,9 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestStateContinues checks that a tracker that is stored and restored after every step
-// serves the same forecasts, and that Correct serves the same as Issue without recording
-// it.
+// TestStateContinues checks that a tracker that is stored and restored after every step serves
+// the same forecasts, and that Correct serves the same forecasts as Issue without recording
+// them.
 func TestStateContinues(t *testing.T) {
 	for _, c := range []Config{
 		{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24, Correct: true},
@@ -99,7 +99,8 @@ func TestStateFormat(t *testing.T) {
 	}
 }
 
-// TestStateOfOtherForecasts checks that a state does not fit forecasts of another form.
+// TestStateOfOtherForecasts checks that a state is rejected by trackers with other
+// configurations.
 func TestStateOfOtherForecasts(t *testing.T) {
 	b, err := storedTracker(t, 3).AppendBinary(nil)
 	if err != nil {

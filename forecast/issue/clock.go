@@ -2,14 +2,14 @@ package issue
 
 import "time"
 
-// clock finds the same clock time on earlier days.
+// clock finds the times that have the same clock time on earlier days.
 type clock struct {
 	location *time.Location
-	// The clock does not change from from until before to, in Unix seconds.
+	// The clock does not change in [from, to), in Unix seconds.
 	from, to int64
 }
 
-// back returns the time at the same clock time the given number of days before. If this
+// back returns the time with the same clock time the given number of days earlier. If this
 // clock time does not exist on that day, it returns the time an hour later.
 func (c *clock) back(at int64, days int) int64 {
 	before := at - int64(days)*86400

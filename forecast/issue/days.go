@@ -8,13 +8,13 @@ import (
 	"loadstar/forecast/calibrate"
 )
 
-// DayEnergy is the energy of a local day. Mean is the measured energy plus the means of the
-// remaining steps, so the means of clients add up to the mean of their sum. The bounds come from
-// the errors
-// of earlier forecasts of a day's energy, because quantiles of steps do not add up.
+// DayEnergy is the energy of a local day. Mean is the energy measured so far plus the means of
+// the remaining steps, so the means of several clients add up to the mean of their sum. P10 and
+// P90 are derived from the errors of earlier forecasts of a day's energy, because the quantiles
+// of steps cannot be added up.
 type DayEnergy struct {
 	Start, End int64 // the midnights, Unix seconds
-	// Mean is in kWh, as are P10 and P90, which are NaN until errors of some days are known.
+	// Mean, P10 and P90 are in kWh. P10 and P90 are NaN until the errors of some days are known.
 	Mean, P10, P90 float64
 }
 
@@ -33,7 +33,7 @@ func (c *clock) midnight(day int) int64 {
 }
 
 // energies returns the energies of today, which is the day of the cutoff, and of the following
-// days. The last of them may be NaN, because the rows do not reach its end.
+// days. The energy of the last day is NaN if the rows do not reach its end.
 func (s *State) energies(rows []Row, cutoff int64, today int) []DayEnergy {
 	days := make([]DayEnergy, s.energyDays())
 	hours := s.c.Step.Hours()
@@ -57,8 +57,9 @@ func (s *State) energies(rows []Row, cutoff int64, today int) []DayEnergy {
 }
 
 // energy returns the energies of days with their bounds, and records them if a recorded issue
-// is due. The energy of a day is better known later in the day, so each time of recorded
-// issues has its own tracker. Between two of these times, the bounds are interpolated.
+// is due. The energy of a day is better known later in the day, so there is a tracker for each
+// time of day at which issues are recorded. Between two of these times, the bounds are
+// interpolated.
 func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
 	today := s.clock.day(cutoff)
 	days := s.energies(rows, cutoff, today)
@@ -92,7 +93,7 @@ func (s *State) energy(rows []Row, cutoff int64, late bool) []DayEnergy {
 	return days
 }
 
-// recordEnergy records the energies of days, given the newest complete day.
+// recordEnergy records the energies of days. last is the newest complete day.
 func (s *State) recordEnergy(t *track, days []DayEnergy, last int) {
 	if last <= t.newest {
 		return
@@ -115,8 +116,9 @@ func energyRows(days []DayEnergy) (values, references []float64) {
 	return values, references
 }
 
-// boundEnergy returns days with the bounds from a tracker, as far as it knows them. The first
-// of its targets is the given day, and skip is the number of targets before days[0].
+// boundEnergy returns days with the bounds from a tracker, as far as the tracker can compute
+// them. first is the day of the tracker's first target, and skip is the number of targets
+// before days[0].
 func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEnergy {
 	out := slices.Clone(days)
 	last := first - 1
@@ -140,6 +142,5 @@ func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEn
 	return out
 }
 
-// recorded reports whether an issue after the newest step is one of those that all clients
-// record.
+// recorded reports whether an issue after the newest step is one that all clients record.
 func (s *State) recorded() bool { return (s.work.last+1)%s.fallback.Every() == 0 }

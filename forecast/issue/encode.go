@@ -11,11 +11,11 @@ import (
 
 var stateFormat = stateformat.Format{Name: "state of a client's forecasts", Magic: "LODISSUE", Version: 1}
 
-// ErrOtherConfig means that an encoded state belongs to forecasts with another step, other
-// levels or another fallback. A replay can create a new state.
+// ErrOtherConfig means that an encoded state belongs to forecasts with a different step,
+// different levels or a different fallback. A replay can create a new state.
 var ErrOtherConfig = errors.New("the state belongs to other forecasts")
 
-// maxStep limits the steps in a stored state, so that computing with them cannot overflow.
+// maxStep limits the steps in a stored state, so that computations with them cannot overflow.
 const maxStep = 1 << 30
 
 // AppendBinary appends the encoded state to b.
@@ -71,9 +71,8 @@ func readTrack(r *stateformat.Reader, c calibrate.Config, next int) (*track, err
 	return &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}, nil
 }
 
-// UnmarshalBinary replaces the state with an encoded one. If the encoded state
-// belongs to another configuration, the error is ErrOtherConfig. After an error, the
-// state is unchanged.
+// UnmarshalBinary replaces the state with an encoded one. If the encoded state belongs to a
+// different configuration, the error is ErrOtherConfig. After an error, the state is unchanged.
 func (s *State) UnmarshalBinary(b []byte) error {
 	fresh, err := decode(s.c, s.group, b)
 	if err != nil {
@@ -84,8 +83,8 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Decode returns the decoded state. If it belongs to another configuration, the error is
-// ErrOtherConfig. The state does not retain b.
+// Decode returns the decoded state. If the state belongs to a different configuration, the
+// error is ErrOtherConfig. The state does not retain b.
 func Decode(c Config, b []byte) (*State, error) { return decode(c, false, b) }
 
 func decode(c Config, group bool, b []byte) (*State, error) {
@@ -106,7 +105,7 @@ func decode(c Config, group bool, b []byte) (*State, error) {
 	return s, err
 }
 
-// read reads the fields of a state into a new one, which has no tracks.
+// read reads the fields of a state into a new state, which has no tracks.
 func (s *State) read(r *stateformat.Reader) error {
 	seconds, targets := r.Int(), r.Int()
 	levels, fallback, group := r.Float64s(), r.String(), r.Bool()

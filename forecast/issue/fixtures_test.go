@@ -17,7 +17,7 @@ const (
 
 var nan = float32(math.NaN())
 
-// fake is a model that forecasts the load of the day before, with errors of its own.
+// fake is a model whose forecast is the load of the day before plus an error.
 type fake struct {
 	m      series.Meter
 	step   time.Duration
@@ -63,7 +63,7 @@ func (f *fake) Forecast(out []float64, cutoff int64) error {
 
 var errFake = errors.New("fake")
 
-// meter returns a meter with a week's pattern and noise, from 2021-01-01 UTC.
+// meter returns a meter whose load has a weekly pattern and noise, starting on 2021-01-01 UTC.
 func meter(days int, zone *time.Location) series.Meter {
 	random := rand.New(rand.NewPCG(7, 7))
 	begin := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -7,21 +7,20 @@ import (
 	"loadstar/series"
 )
 
-// Forecaster is a model with the weights and the scaling of one client, and the readings of
-// the client.
+// Forecaster is a model together with the weights, the scaling and the readings of one client.
 type Forecaster interface {
-	// Name names the model, such as day@7.
+	// Name returns the name of the model, such as day@7.
 	Name() string
-	// Step is the interval of the model's forecasts.
+	// Step returns the interval of the model's forecasts.
 	Step() time.Duration
 	// Span returns the first forecast step after the cutoff, counted from 1, and the number
 	// of steps.
 	Span() (first, n int)
 	// Levels returns the quantiles of each step in ascending order, or nil if the model
-	// forecasts only points. Point is the index of the point forecast.
+	// forecasts only points. point is the index of the point forecast.
 	Levels() (levels []float64, point int)
-	// Ready reports whether the model can forecast at a cutoff. The reason explains why
-	// not, or which inputs it lacks.
+	// Ready reports whether the model can forecast at a cutoff. The reason explains why it
+	// cannot, or which inputs it lacks.
 	Ready(cutoff int64) (series.Readiness, Reason)
 	// Forecast writes a row for each step of the span, with one value per level in kW, in
 	// ascending order. It must not use a load at or after the cutoff.
@@ -38,7 +37,8 @@ type Models struct {
 	Reason Reason
 }
 
-// leastWeight is the weight of the model in the blend below which rows report it.
+// leastWeight is the weight of the model in the blend below which the rows' reason is
+// MostlyWeek.
 const leastWeight = 0.2
 
 // answer contains a model's forecast.
@@ -51,8 +51,8 @@ type answer struct {
 	weight   float64
 }
 
-// ask calls the models for a forecast. It returns nil if no model can forecast, and the
-// reason why the client's own model cannot.
+// ask asks the models for a forecast. It returns nil if no model can forecast, together with
+// the reason why the client's own model cannot.
 func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	why := models.Reason
 	if why == "" {
@@ -81,7 +81,7 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	return nil, why
 }
 
-// try calls one model for a forecast, or returns the reason why it cannot forecast.
+// try asks one model for a forecast, or returns the reason why it cannot forecast.
 func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer, Reason) {
 	first, n := f.Span()
 	switch {
@@ -121,7 +121,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 	return a, ""
 }
 
-// takeValues writes a model's forecast to the work's raw values, and to its values for the
+// takeValues writes a model's forecast to s.work, both as raw values and as values for the
 // state's levels. It returns false if the model fails or a value is not finite.
 func (s *State) takeValues(f Forecaster, cutoff int64) bool {
 	w := &s.work
@@ -144,7 +144,7 @@ func (s *State) takeValues(f Forecaster, cutoff int64) bool {
 	return true
 }
 
-// trackFor returns the track of forecasts with the given span, which is the current one or a
+// trackFor returns the track for forecasts with the given span, which is the current track or a
 // new one.
 func (s *State) trackFor(to **track, first, n int, late bool) (*track, error) {
 	if t := *to; t != nil && t.c.Horizon == first && t.c.Targets == n {
@@ -161,7 +161,7 @@ func (s *State) trackFor(to **track, first, n int, late bool) (*track, error) {
 	return t, nil
 }
 
-// judge sets the reason of an answer, unless the model gave one, and its quality.
+// judge sets the quality of an answer and, unless the model gave a reason, its reason.
 func (a *answer) judge(ready series.Readiness, p *past) {
 	switch {
 	case a.reason != "":
@@ -192,9 +192,9 @@ func (s *State) due(t *track) bool {
 	return (s.work.last+1)%t.Every() == 0 && s.work.last > t.newest
 }
 
-// expand writes the quantiles for the state's levels, given those of a model. It
-// interpolates a quantile between two of the model's. A quantile outside the model's
-// range gets the nearest one, and the tracker moves it.
+// expand writes the quantiles for the state's levels, given those of a model. A quantile
+// between two of the model's quantiles is interpolated. A quantile outside their range is set
+// to the nearest of them, and the tracker then moves it.
 func (s *State) expand(to, from, levels []float64) {
 	if levels == nil {
 		for i := range to {

@@ -32,7 +32,7 @@ func (g *grid) stepAfter(at int64) int64 {
 	return start
 }
 
-// back returns the step at the same clock time the given number of days before.
+// back returns the step at the same clock time the given number of days earlier.
 func (g *grid) back(step, days int) int {
 	return g.step(g.clock.back(g.start(step), days))
 }

@@ -7,14 +7,14 @@ import (
 	"loadstar/series"
 )
 
-// Group is the state of forecasts of a sum of clients. The mean of each row is the sum of the
-// members' means. So is its P50, because the sum of many members is nearly symmetric. Other
-// quantiles of a sum are not sums of quantiles, so they are learned from the errors of the
-// sum. A group is not safe for concurrent use.
+// Group is the state of the forecasts for a sum of clients. The mean of each row is the sum of
+// the members' means. P50 is set to the same value, because the distribution of a sum of many
+// members is nearly symmetric. The other quantiles of a sum are not sums of quantiles, so they
+// are learned from the errors of the sum's forecasts. A group is not safe for concurrent use.
 type Group struct{ s *State }
 
-// NewGroup returns the state of a group that has made no forecast. The fallback of the
-// configuration has no effect.
+// NewGroup returns the state of a group for which no forecast has been made. The fallback of
+// the configuration has no effect.
 func NewGroup(c Config) (*Group, error) {
 	s, err := newState(c)
 	if err != nil {
@@ -24,17 +24,17 @@ func NewGroup(c Config) (*Group, error) {
 	return &Group{s}, s.addTracks()
 }
 
-// Next returns the same as that of a [State].
+// Next returns the same as [State.Next].
 func (g *Group) Next() int64 { return g.s.Next() }
 
 // AppendBinary appends the encoded state to b.
 func (g *Group) AppendBinary(b []byte) ([]byte, error) { return g.s.AppendBinary(b) }
 
-// UnmarshalBinary replaces the state as [State.UnmarshalBinary] does.
+// UnmarshalBinary replaces the state in the same way as [State.UnmarshalBinary].
 func (g *Group) UnmarshalBinary(b []byte) error { return g.s.UnmarshalBinary(b) }
 
-// Sum returns the sum of meters, which have the same span. A step that one of them lacks is
-// missing.
+// Sum returns the sum of meters, which must have the same span. A step that is missing in one
+// meter is missing in the sum.
 func Sum(id string, meters []series.Meter) series.Meter {
 	sum := series.Meter{ID: id, Start: meters[0].Start, Load: make([]float32, len(meters[0].Load))}
 	for i := range sum.Load {
@@ -51,8 +51,8 @@ func Sum(id string, meters []series.Meter) series.Meter {
 	return sum
 }
 
-// Issue makes the forecast of the group at a cutoff, given the sum of its members' readings
-// and their forecasts at that cutoff, whose order has no effect. It reports whether the issue is
+// Issue makes the forecast of the group at a cutoff, given the sum of the members' readings and
+// the members' forecasts at that cutoff, in any order. It also reports whether the issue is
 // recorded. Everything else is as in [State.Issue].
 func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) (f Forecast, recorded bool) {
 	s := g.s
@@ -101,7 +101,7 @@ func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) (f Forec
 	return f, s.recorded()
 }
 
-// worsen gives a group's row the source of its worst member.
+// worsen gives a group's row the source of the worst member so far.
 func (r *Row) worsen(member Row) {
 	if slices.Index(Ladder, member.Source) > slices.Index(Ladder, r.Source) {
 		r.Source, r.Reason = member.Source, member.Reason

@@ -1,7 +1,7 @@
-// Package issue makes the forecasts that people use. For every step of the next hours or
-// days they contain quantiles of the load, the source of each value, and the reason why the
-// source is not a better one. The package has no clock and does no I/O, so the same
-// readings give the same forecasts in a file and at a client.
+// Package issue makes the forecasts that users see. For every step of the next hours or days,
+// they contain quantiles of the load, the source of the forecast, and the reason why it does
+// not come from a better source. The package has no clock and does no I/O, so the same readings
+// give the same forecasts, whether they come from a file or are read at a client.
 //
 // A forecast is issued at a cutoff and uses no load after it. The sources form a ladder. The
 // first source that can forecast a step is used. A client's [State] learns from the errors
@@ -9,10 +9,10 @@
 // earlier issues.
 package issue
 
-// Source is the origin of a forecast row, listed from best to worst.
+// Source is the origin of a forecast row.
 type Source string
 
-// The ladder.
+// The sources, from best to worst.
 const (
 	Model   Source = "model"   // the client's model
 	Generic Source = "generic" // a model without personal layers
@@ -69,7 +69,7 @@ const (
 type Row struct {
 	Time   int64 // start of the step, Unix seconds
 	Values []float64
-	// Mean is the mean of the load, or NaN. Everything that is added up uses means.
+	// Mean is the mean of the load, or NaN. All sums use means.
 	Mean    float64
 	Source  Source
 	Quality Quality
@@ -90,8 +90,8 @@ type Forecast struct {
 	Days []DayEnergy
 	// Peak is the peak of the first 24 hours.
 	Peak Peak
-	// Model names the client's model, such as day@7, or is empty. Weight is its share
-	// in the blend with a simple forecast, or 0 if no row is from a model.
+	// Model is the name of the client's model, such as day@7, or is empty. Weight is the model's
+	// weight in the blend with a simple forecast, or 0 if no row is from a model.
 	Model  string
 	Weight float64
 

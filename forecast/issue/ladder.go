@@ -8,7 +8,7 @@ import (
 	"loadstar/series"
 )
 
-// work contains the buffers of one call of Issue. They are reused.
+// work contains the buffers for one call of Issue. They are reused by later calls.
 type work struct {
 	past
 	extreme int // the local day with the highest peak, or 0 if there is none
@@ -23,13 +23,14 @@ type work struct {
 	quantiles                      [][3]float64 // quantiles of the rows, at meanLevels
 }
 
-// Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
-// the state to the cutoff, and records the forecast if a recorded issue is due. Readings at
-// or after the cutoff have no effect. A forecast at an earlier cutoff than the state's is
-// not corrected, because the errors from which the state has learned were not known then.
+// Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances the
+// state to the cutoff, and records the forecast if a recorded issue is due. Readings at or
+// after the cutoff have no effect. A forecast at an earlier cutoff than the state's is not
+// corrected, because the errors from which the state has learned were not yet known at that
+// time.
 //
-// The models must be made for the meter. Its readings should reach back at least 29
-// days. Older readings have no effect.
+// The models must belong to the meter, whose readings should reach back at least 29 days. Older
+// readings have no effect.
 func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
 	late := s.begin(m, cutoff)
 	s.simple(late)
@@ -80,8 +81,8 @@ func (s *State) rows(a *answer, why Reason, cutoff int64) []Row {
 	return rows
 }
 
-// fill writes the values of a row and its mean, given the values of all levels, which it
-// changes.
+// fill writes the values and the mean of a row. It is given the values of all levels, and
+// changes them.
 func (s *State) fill(row *Row, from []float64) {
 	if s.hasRead && !s.fedIn {
 		for i, v := range from {
@@ -97,8 +98,8 @@ func (s *State) fill(row *Row, from []float64) {
 	s.work.quantiles = append(s.work.quantiles, q)
 }
 
-// complete adds to a forecast its rows, taken from those of all tracked steps, and the values
-// that are computed from several rows.
+// complete adds the rows to a forecast, which are the first of the rows of all tracked steps,
+// and the values that are computed from several rows.
 func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Rows = rows[:s.c.H:s.c.H]
 	f.nonnegative = s.hasRead && !s.fedIn
@@ -111,8 +112,9 @@ func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Peak = s.peak(rows, s.work.quantiles, late)
 }
 
-// references returns the forecasts for blending with a model's: the load at the same clock
-// time on the newest known day, or the newest load if only the next step is forecast.
+// references returns the forecasts with which a model's forecasts are blended: the load at the
+// same clock time on the newest known day, or the newest load if only the next step is
+// forecast.
 func (s *State) references(first, n int) []float64 {
 	w := &s.work
 	w.simple = resized(w.simple, n)
@@ -124,7 +126,7 @@ func (s *State) references(first, n int) []float64 {
 		target := w.last + first + i
 		step, back := s.work.newestDay(target, 1)
 		if w.simple[i] = w.at(step); math.IsNaN(w.simple[i]) {
-			// Where the clocks change, the clock time can be missing in the readings.
+			// When the clocks change, the readings may not contain this clock time.
 			w.simple[i] = w.at(target - back*s.perDay)
 		}
 	}
@@ -170,8 +172,8 @@ func (s *State) simple(late bool) {
 	}
 }
 
-// correctKnown corrects the rows that have a value. They are not recorded, because a
-// tracker compares whole issues.
+// correctKnown corrects the rows that have a value. It does not record them, because a tracker
+// compares whole issues.
 func (s *State) correctKnown() {
 	w, width := &s.work, len(s.levels)
 	each := func(v float64) {
@@ -188,7 +190,7 @@ func (s *State) correctKnown() {
 	each(math.NaN())
 }
 
-// unknown returns n unknown references.
+// unknown returns n references that are NaN.
 func (s *State) unknown(n int) []float64 {
 	s.work.simple = resized(s.work.simple, n)
 	for i := range s.work.simple {
@@ -197,11 +199,11 @@ func (s *State) unknown(n int) []float64 {
 	return s.work.simple
 }
 
-// lastHours is the maximum age of the newest load to serve as a forecast.
+// lastHours is the maximum age, in hours, at which the newest load can serve as a forecast.
 const lastHours = 6
 
-// simpleAt returns the forecast of a target without a model, its source, and the reason why
-// the source is not a better one. Days is the age in days of the repeated load, or 0.
+// simpleAt returns a forecast for a target without a model, its source, and the reason why it
+// does not come from a better source. days is the age in days of the repeated load, or 0.
 func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, days int) {
 	w := &s.work
 	if w.extreme != 0 {

@@ -139,7 +139,7 @@ func TestExtremeDay(t *testing.T) {
 	}
 }
 
-// TestClockChanges checks the same clock time on days with 23 and 25 hours.
+// TestClockChanges checks that the same clock time is found on days with 23 and 25 hours.
 func TestClockChanges(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	m := meter(365, time.UTC)
@@ -168,7 +168,7 @@ func TestClockChanges(t *testing.T) {
 	}
 }
 
-// TestFeedIn checks that only the forecasts of a meter that never fed in are clipped.
+// TestFeedIn checks that forecasts are clipped only for a meter that has never fed in.
 func TestFeedIn(t *testing.T) {
 	for _, c := range []struct {
 		add  float32
@@ -188,7 +188,7 @@ func TestFeedIn(t *testing.T) {
 	}
 }
 
-// TestLevels requests levels that the model does not have.
+// TestLevels requests levels that the model does not forecast.
 func TestLevels(t *testing.T) {
 	m := meter(60, time.UTC)
 	cutoff := m.Start + 60*day

@@ -7,21 +7,20 @@ import (
 
 const (
 	// medianDays is the number of days over which medians are taken. leastMedianDays is the
-	// number of these days that must be known.
+	// minimum number of these days that must be known.
 	medianDays      = 28
 	leastMedianDays = 14
 	// judgedDays is the number of days on which medians are judged.
 	judgedDays = 14
-	// medianGain is the maximum error of medians, relative to that of last week's load,
-	// at which medians are chosen. Without this margin, the choice could change every
-	// day.
+	// medianGain is the maximum error of medians, relative to the error of last week's load, at
+	// which medians are chosen. Without this margin, the choice could change every day.
 	medianGain = 0.95
 )
 
-// medians computes the median of the loads at the same clock time for each step of the next
-// 24 hours, and determines whether the median or last week's load was the better forecast
-// in the last two weeks. Homes have irregular peaks, which last week's load repeats at the
-// wrong time. Buildings have workdays and weekends, which a median mixes.
+// medians computes the median of the loads at the same clock time for each step of the next 24
+// hours, and determines whether the median or last week's load was the better forecast in the
+// last two weeks. In homes, peaks are irregular, and last week's load repeats them at the wrong
+// time. In buildings, workdays differ from weekends, and a median mixes them.
 func (s *State) medians() {
 	w := &s.work
 	w.medians = resized(w.medians, s.perDay)
@@ -55,7 +54,7 @@ func middle(sorted []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// medianAt returns the median for a target, or NaN if too few loads are known.
+// medianAt returns the median that forecasts a target, or NaN if too few loads are known.
 func (s *State) medianAt(target int) float64 {
 	first := s.work.last + 1
 	for target-first >= s.perDay {

@@ -58,9 +58,9 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestMedianOnRealMeters checks the forecasts of real meters without a model. Homes get the
-// median, with a lower error than last week's load, and buildings mostly get last week's
-// load.
+// TestMedianOnRealMeters checks the forecasts of real meters without a model. For homes, the
+// median is chosen and has a lower error than last week's load; for buildings, last week's load
+// is mostly chosen.
 func TestMedianOnRealMeters(t *testing.T) {
 	for _, x := range []struct {
 		group       string

@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// netMeter returns the load of a home with solar panels, which feeds in around noon. The weather
-// of a day is random. Panels are mounted after some days.
+// netMeter returns the load of a home with solar panels, which feeds in around noon. The
+// weather of each day is random. The panels are mounted after the given number of days.
 func netMeter(days, mounted int) series.Meter {
 	m := meter(days, time.UTC)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -26,8 +26,9 @@ func netMeter(days, mounted int) series.Meter {
 	return m
 }
 
-// TestNetLoad checks that no forecast of a home that feeds in is cut off at 0. Soon after the
-// panels were mounted, intervals, means, energies and the blend work as for other loads.
+// TestNetLoad checks that no forecast for a home that feeds in is cut off at 0, and that soon
+// after the panels are mounted, intervals, means, energies and the blend work as for other
+// loads.
 func TestNetLoad(t *testing.T) {
 	m := netMeter(200, 60)
 	s := state(t, Config{})

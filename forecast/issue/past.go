@@ -13,8 +13,8 @@ type past struct {
 	load  []float32 // load of at most the last reachDays days before the cutoff
 	first int       // the step of load[0]
 	last  int       // the newest step before the cutoff
-	// oldest and newest are the first and the last step with a load, or oldest is after
-	// newest if there is none.
+	// oldest and newest are the first and the last step with a load. If there is no load, oldest
+	// is greater than newest.
 	oldest, newest int
 	errors         map[int][]float64 // sorted errors of repeating a day, by the number of days
 }
@@ -57,8 +57,8 @@ func (p *past) at(step int) float64 {
 	return v
 }
 
-// newestDay returns the newest known step at the same clock time as a target, a multiple of
-// the given number of days before it, and the number of days.
+// newestDay returns the newest step before the cutoff that is at the same clock time as a
+// target and a multiple of the given number of days before it, and its distance in days.
 func (p *past) newestDay(target, days int) (step, back int) {
 	for back = days; ; back += days {
 		if step = p.back(target, back); step <= p.last {
@@ -77,8 +77,8 @@ func (p *past) highest(from int) float64 {
 	return top
 }
 
-// measured returns the energy that was measured from one time to another in kWh, or NaN if
-// one of the readings is missing.
+// measured returns the energy, in kWh, that was measured from one time to another, or NaN if a
+// reading is missing.
 func (p *past) measured(from, to int64) float64 {
 	sum := 0.0
 	for t := p.stepAfter(from); t < to; t += p.seconds {
@@ -87,7 +87,8 @@ func (p *past) measured(from, to int64) float64 {
 	return sum * p.interval.Hours()
 }
 
-// extremeDay returns the local day with the highest load of the last 28 days, or 0.
+// extremeDay returns the number of the local day with the highest load of the last 28 days, or
+// 0 if there is no load.
 func (p *past) extremeDay() int {
 	at := -1
 	for i, v := range p.load {
@@ -101,9 +102,9 @@ func (p *past) extremeDay() int {
 	return p.clock.day(p.start(p.first + at))
 }
 
-// flat reports whether the meter's reading has not changed for a day. All loads of the last
-// 24 hours must be equal, and the run must be at least twice as long as any earlier one. A
-// meter that often repeats values is not flat.
+// flat reports whether the meter's reading has not changed for a day. All loads of the last 24
+// hours must be equal, and this run of equal loads must be at least twice as long as any
+// earlier run. A meter that often repeats values is not flat.
 func (p *past) flat() bool {
 	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
 	newest := float32(math.NaN())
@@ -126,8 +127,8 @@ func (p *past) flat() bool {
 	return run >= p.perDay && longest > 0 && run >= 2*longest
 }
 
-// errorsOf returns the sorted errors of forecasts that repeat the load from the given number
-// of days earlier.
+// errorsOf returns the sorted errors of forecasts that repeat the load of the given number of
+// days earlier.
 func (p *past) errorsOf(days int) []float64 {
 	if e, ok := p.errors[days]; ok {
 		return e

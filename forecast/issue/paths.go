@@ -9,17 +9,19 @@ import (
 // LeastShapes is the minimum number of earlier forecasts for joint scenarios.
 const LeastShapes = 10
 
-// AddPaths adds n joint scenarios to the rows of a forecast. Number k of all rows forms one
-// course of the load. Each row's scenarios have the distribution of its quantiles, of which
-// there must be at least two. Earlier forecasts of the same client determine which values form a
-// course. If a load was the third highest relative to its forecasts at one step and the fifth
-// highest at the next, so is one of the scenarios. Load returns the measured load of the step
-// that starts at a time, or NaN. AddPaths uses the newest earlier forecasts, and repeats them if
-// there are fewer than n. AddPaths returns false, and adds nothing, if there are fewer than
-// [LeastShapes].
+// AddPaths adds n joint scenarios to the rows of a forecast. The k-th scenarios of all rows
+// form one course of the load. Each row's scenarios have the distribution of its quantiles, of
+// which there must be at least two. Earlier forecasts for the same client determine which
+// values form a course. If, relative to an earlier forecast, the load was the third highest at
+// one step and the fifth highest at the next, one of the scenarios is also the third highest
+// and then the fifth highest. load returns the measured load of the step that starts at a time,
+// or NaN. AddPaths uses the newest earlier forecasts, and repeats them if there are fewer than
+// n. If there are fewer than [LeastShapes], or fewer than n if n is smaller, it returns false
+// and adds nothing.
 //
-// M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). We rank errors
-// in the units of their forecasts instead of observations, because forecasts differ by day.
+// M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). Instead of
+// observations, we rank errors in units of the spread of their forecasts, because forecasts
+// differ from day to day.
 func AddPaths(f *Forecast, earlier []Forecast, load func(at int64) float64, n int) bool {
 	shapes := scores(f, earlier, load, n)
 	if len(shapes) < min(n, LeastShapes) || n < 1 {
@@ -47,8 +49,8 @@ func AddPaths(f *Forecast, earlier []Forecast, load func(at int64) float64, n in
 	return true
 }
 
-// scores returns the courses of the newest forecasts that are as long as f. For each row,
-// they contain the distance of the load from the median in standard deviations.
+// scores returns the courses of the newest forecasts that are as long as f. For each row, a
+// course contains the distance of the load from the median in standard deviations.
 func scores(f *Forecast, earlier []Forecast, load func(at int64) float64, n int) (shapes [][]float64) {
 	for _, e := range slices.Backward(earlier) {
 		if len(shapes) == n {
@@ -86,8 +88,8 @@ func (f *Forecast) scores() []float64 {
 // normal returns a quantile of the standard normal distribution.
 func normal(level float64) float64 { return math.Sqrt2 * math.Erfinv(2*level-1) }
 
-// interpolated returns y at x, given ascending points. Beyond the first and the last point, the
-// slope is that between this point and the middle one.
+// interpolated returns y at x, given ascending points. Beyond the first or the last point, the
+// slope is that of the line from this point to the middle point.
 func interpolated(x float64, xs, ys []float64) float64 {
 	last, middle := len(xs)-1, (len(xs)-1)/2
 	from, to := 0, 0

@@ -19,11 +19,11 @@ func loadOf(m series.Meter) func(int64) float64 {
 	}
 }
 
-// TestPaths checks that the scenarios of a row have its quantiles, that they follow the errors
-// of earlier forecasts, and that they require a minimum number of them.
+// TestPaths checks that the scenarios of a row have the row's quantiles, that they follow the
+// errors of earlier forecasts, and that they require a minimum number of earlier forecasts.
 func TestPaths(t *testing.T) {
-	// Loads are the forecast plus an error that is the same for all hours of a day except the
-	// last, which has its own error.
+	// Each load is the forecast plus an error. The error is the same for all hours of a day
+	// except the last hour, which has its own error.
 	random := rand.New(rand.NewPCG(1, 1))
 	levels := []float64{0.1, 0.5, 0.9}
 	const n, rows = 50, 4
@@ -65,7 +65,7 @@ func TestPaths(t *testing.T) {
 			t.Fatalf("row %d has %d scenarios from %g on", i, len(sorted), sorted[0])
 		}
 		for k, level := range levels {
-			// The level lies between the ranks on both sides.
+			// The quantile lies between the values of the two neighbouring ranks.
 			at := int(level * n)
 			if low, high := sorted[at-1], sorted[at]; r.Values[k] < low-1e-9 || r.Values[k] > high+1e-9 {
 				t.Errorf("row %d: quantile %g of the scenarios is between %g and %g, want %g", i, level, low, high, r.Values[k])
@@ -79,7 +79,7 @@ func TestPaths(t *testing.T) {
 			t.Errorf("row %d: the scenarios have the mean %g, the row %g", i, mean, r.Mean)
 		}
 	}
-	// The first three hours have the same errors, the last one has its own.
+	// The first three hours have the same error; the last hour has its own.
 	same, other := 0, 0
 	for k := range n {
 		rank := func(i int) int {
@@ -119,7 +119,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestPathsOfNetLoad checks that scenarios of a meter that feeds in are not cut off at 0.
+// TestPathsOfNetLoad checks that scenarios for a meter that feeds in are not cut off at 0.
 func TestPathsOfNetLoad(t *testing.T) {
 	m := meter(120, time.UTC)
 	for i := range m.Load {

@@ -7,16 +7,18 @@ import (
 	"loadstar/forecast/calibrate"
 )
 
-// Peak is the highest load of the 24 hours after a cutoff. It is a separate forecast,
-// because the highest of many medians is far below the median of the highest load.
+// Peak is a forecast of the highest load in the 24 hours after a cutoff. It is a separate
+// forecast, because the highest of many medians is far below the median of the highest load.
 type Peak struct {
-	// Time is the start of the step that is most likely the highest, in Unix seconds, or 0.
+	// Time is the start of the step that most likely has the highest load, in Unix seconds, or
+	// 0.
 	Time int64
-	// The quantiles are in kW, or NaN if there is no forecast.
+	// P10, P50 and P90 are in kW, or NaN if there is no forecast.
 	P10, P50, P90 float64
 }
 
-// deviations is the distance of P90 from the median of a normal distribution.
+// deviations is the distance between P90 and the median of a normal distribution, in standard
+// deviations.
 const deviations = 1.2815515655446004
 
 // Above returns the probability that the peak is above a limit, or NaN. On each side of the
@@ -37,26 +39,26 @@ func (p Peak) Above(limit float64) float64 {
 	return 0.5 * math.Erfc((limit-p.P50)/spread*deviations/math.Sqrt2)
 }
 
-// peakWeights are the weights of the inputs of peaks, for P10, P50 and P90. They result from
-// a quantile regression on the validation days of three groups of homes, scaled by client
-// (see docs/adr/0050-means-beside-medians.md). For clients with other habits, the tracker
-// blends the forecasts with the highest median, which is accurate for buildings.
+// peakWeights are the weights of the inputs to peak forecasts, for P10, P50 and P90. They were
+// determined by a quantile regression on the validation days of three groups of homes, scaled
+// by client (see docs/adr/0050-means-beside-medians.md). For clients that behave differently,
+// the tracker blends the forecasts with the highest median, which is accurate for buildings.
 var peakWeights = [3][11]float64{
 	{0.46, -0.06, 0.56, -0.02, -0.02, -0.01, 0, -0.02, 0.07, 0.15, -0.03},
 	{0.18, 0.06, 0.56, -0.32, 0.09, -0.01, 0.03, 0, 0.35, 0.22, -0.02},
 	{-0.21, 0.14, 0.18, -0.18, 0.24, -0.07, 0.05, 0.04, -0.87, 1.81, 0.20},
 }
 
-// peakDays is the number of days whose peaks are inputs. leastPeakDays is the number of
-// complete ones among them that a forecast needs.
+// peakDays is the number of days whose peaks are inputs. leastPeakDays is the minimum number of
+// complete days among them.
 const peakDays, leastPeakDays = 28, 7
 
 func (s *State) peakConfig() calibrate.Config {
 	return calibrate.Config{Levels: meanLevels[:], Point: 1, Horizon: 1, Targets: 1, StepsPerDay: s.perDay / s.fallback.Every(), Correct: true}
 }
 
-// peakInputs returns the inputs of the peak of the next 24 hours, given the quantiles of its
-// steps, or false if too little is known about earlier peaks.
+// peakInputs returns the inputs for forecasting the peak of the next 24 hours, given the
+// quantiles of their steps, or false if too little is known about earlier peaks.
 func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
 	top, mean := [3]float64{math.Inf(-1), math.Inf(-1), math.Inf(-1)}, [3]float64{}
 	for _, q := range steps {
@@ -90,7 +92,7 @@ func (s *State) peakInputs(steps [][3]float64) (in [11]float64, ok bool) {
 }
 
 // peak forecasts the highest load of the next 24 hours, and records the forecast if a recorded
-// issue is due. Steps contains the quantiles of the rows.
+// issue is due. steps contains the quantiles of the rows.
 func (s *State) peak(rows []Row, steps [][3]float64, late bool) Peak {
 	p := Peak{P10: math.NaN(), P50: math.NaN(), P90: math.NaN()}
 	if len(rows) < s.perDay {
@@ -128,8 +130,8 @@ func (s *State) peak(rows []Row, steps [][3]float64, late bool) Peak {
 	return p
 }
 
-// correctPeak corrects the quantiles of a peak with the errors of earlier ones. The steps of
-// the tracker are the cutoffs of recorded issues.
+// correctPeak corrects the quantiles of a peak with the errors of earlier peaks' forecasts. The
+// steps of the tracker are the cutoffs of recorded issues.
 func (s *State) correctPeak(values []float64, reference float64, late bool) {
 	every, t := s.fallback.Every(), s.peaks
 	grid, perDay := (s.work.last+1)/every, t.c.StepsPerDay
@@ -141,7 +143,7 @@ func (s *State) correctPeak(values []float64, reference float64, late bool) {
 		t.Correct(last, values, []float64{reference})
 		return
 	}
-	// The newest known peak belongs to the issue a day ago.
+	// The newest known peak belongs to the issue of a day ago.
 	from := grid - perDay
 	if t.newest >= 0 {
 		from = max(t.newest+2-perDay, grid-(reachDays-1)*perDay)

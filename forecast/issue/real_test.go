@@ -14,8 +14,8 @@ import (
 )
 
 // TestPathsOfHomes sums the scenarios of real homes over 24 hours. P10 to P90 of the sums must
-// contain about 80 % of the measured sums. Draws that are independent from hour to hour contain
-// far less, because their errors cancel.
+// contain about 80 % of the measured sums. If the hours are drawn independently, the range
+// contains far fewer, because errors cancel out.
 func TestPathsOfHomes(t *testing.T) {
 	path, root := testkit.Dataset(t, "sgsc-core19")
 	description, err := read.Load(path)
@@ -74,7 +74,8 @@ func TestPathsOfHomes(t *testing.T) {
 	}
 }
 
-// monthly forecasts the quantiles of the loads at the same time on the last 28 days.
+// monthly is a model that forecasts the quantiles of the loads at the same time of day on the
+// last 28 days.
 type monthly struct {
 	m    series.Meter
 	step time.Duration
@@ -104,7 +105,7 @@ func (f *monthly) Forecast(out []float64, cutoff int64) error {
 	return nil
 }
 
-// inside returns 1 if a number is between the 5th and the 45th of 50, otherwise 0.
+// inside returns 1 if v is between the 5th and the 45th of 50 sorted numbers, and 0 otherwise.
 func inside(v float64, of []float64) float64 {
 	slices.Sort(of)
 	n := len(of)

@@ -15,10 +15,10 @@ type Fallback string
 
 // The fallbacks.
 const (
-	// LastWeek is the load at the same clock time 7 or 14 days before, or the median of the
-	// last 28 days if it has been better.
+	// LastWeek is the load at the same clock time 7 or 14 days before, or the median of the last
+	// 28 days if the median has been better.
 	LastWeek Fallback = "week"
-	// ExtremeDay is the day with the highest peak of the last 28. It is for users who must
+	// ExtremeDay is the day with the highest peak of the last 28 days. It is for users who must
 	// not underestimate peaks.
 	ExtremeDay Fallback = "extreme-day"
 )
@@ -32,7 +32,7 @@ type Config struct {
 	H int
 	// Levels are the quantiles to forecast, in ascending order; nil means 0.1, 0.5 and 0.9.
 	Levels []float64
-	// Fallback is LastWeek if it is empty.
+	// Fallback is the fallback to use. If it is empty, LastWeek is used.
 	Fallback Fallback
 }
 
@@ -40,31 +40,31 @@ const (
 	// maxLevels and maxDays limit a configuration.
 	maxLevels = 99
 	maxDays   = 14
-	// trackedDays is the minimum number of days for which the errors of fallbacks are
-	// tracked. So the state does not depend on H up to this limit.
+	// trackedDays is the minimum number of days for which the errors of fallbacks are tracked.
+	// The state therefore does not depend on H up to this limit.
 	trackedDays = 2
 	// reachDays is the number of days before the cutoff whose loads a forecast reads.
 	reachDays = 29
 )
 
-// State is the data that a client's forecasts have learned from earlier errors. It is not
-// safe for concurrent use.
+// State is what a client's forecasts have learned from earlier errors. It is not safe for
+// concurrent use.
 //
-// A state learns only from recorded issues, at cutoffs that are multiples of [State.Every]
-// in UTC. So a client that makes a forecast at every step has the same state
-// as one that makes only the recorded ones.
+// A state learns only from recorded issues, at cutoffs that are multiples of [State.Every] in
+// UTC. A client that makes a forecast at every step therefore has the same state as a client
+// that makes only the recorded issues.
 type State struct {
 	c Config
 	grid
-	// levels contains the levels to forecast and those for means. pick contains the
-	// position of each level to forecast in levels, and means the positions of meanLevels.
+	// levels contains the levels to forecast and the levels that means require. pick contains
+	// the positions in levels of the levels to forecast, and means the positions of meanLevels.
 	levels []float64
 	point  int
 	pick   []int
 	means  [len(meanLevels)]int
 
 	next int // the first step that was not seen yet, counted from 1970; initially 0
-	// hasRead means that there was a load, and fedIn that a load was negative.
+	// hasRead means that at least one load has been read, and fedIn that a load was negative.
 	hasRead, fedIn bool
 	fallback       *track
 	own            *track   // nil before the first forecast
@@ -76,17 +76,17 @@ type State struct {
 	work work
 }
 
-// track follows the errors of one kind of forecasts.
+// track follows the errors of one kind of forecast.
 type track struct {
 	*calibrate.Tracker
 	c calibrate.Config
-	// first and newest are the last known steps of the first and of the newest recorded
-	// issue, or -1.
+	// first and newest are the last known steps at the first and at the newest recorded issue,
+	// or -1.
 	first, newest int
 }
 
-// ripeDays is the number of days after the first recorded issue until the tracker sets
-// the width of intervals for forecasts without their own.
+// ripeDays is the number of days after the first recorded issue from which the tracker sets the
+// width of intervals for forecasts that have no intervals of their own.
 const ripeDays = 4
 
 func (t *track) ripe(last int) bool {
@@ -165,8 +165,8 @@ func newState(c Config) (*State, error) {
 	return s, nil
 }
 
-// tracked returns the number of steps for which the errors of fallbacks are tracked. For a sum
-// it is the horizon, because a sum has no rows beyond those of its members.
+// tracked returns the number of steps for which the errors of fallbacks are tracked. For a sum,
+// it is H, because a sum has no rows beyond those of its members.
 func (s *State) tracked() int {
 	if s.group {
 		return s.c.H
@@ -200,8 +200,8 @@ func (t *track) issue(last int, values, references []float64) {
 }
 
 // Every returns the number of steps between recorded issues: at most 6 hours, and less for
-// models that forecast less than a day. Targets contains, for each model that the state has not
-// seen yet, the number of steps that it forecasts.
+// models that forecast less than a day. targets contains the number of steps that each model
+// forecasts that the state has not seen yet.
 func (s *State) Every(targets ...int) int {
 	every := s.fallback.Every()
 	for _, t := range []*track{s.own, s.generic} {
@@ -238,7 +238,7 @@ func (s *State) Next() int64 {
 func (s *State) Advance(m series.Meter, cutoff int64) {
 	first, end := s.step(m.Start), s.step(cutoff)
 	s.phase = cutoff - int64(end)*s.seconds
-	// A tracker does not need steps that no forecast reaches, so skip a long gap.
+	// A tracker does not need steps that no forecast reaches, so skip long gaps.
 	for step := max(s.next, first, end-2*maxDays*s.perDay-reachDays*s.perDay); step < end; step++ {
 		load := math.NaN()
 		if at := step - first; at < len(m.Load) {

@@ -22,8 +22,8 @@ func encode(t testing.TB, s *State) []byte {
 	return b
 }
 
-// TestYear makes issues through a year with a clock change. A second client encodes and
-// decodes its state between any two issues, and a third makes only the recorded ones.
+// TestYear makes issues through a year with a clock change. A second client encodes and decodes
+// its state between any two issues, and a third client makes only the recorded issues.
 func TestYear(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	m := without(meter(365, berlin), 100*24, 100*24+90)
@@ -79,7 +79,7 @@ func equal(a, b Forecast) bool {
 			return false
 		}
 	}
-	// NaN is printed, but is not equal to itself.
+	// Compare printed values, because NaN is not equal to itself.
 	if fmt.Sprint(a.Days, a.Peak, a.Weight) != fmt.Sprint(b.Days, b.Peak, b.Weight) {
 		return false
 	}
@@ -87,7 +87,8 @@ func equal(a, b Forecast) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// TestFuture plants impossible loads after the cutoff, and checks that no bit changes.
+// TestFuture plants impossible loads after the cutoff, and checks that no bit of the forecast
+// changes.
 func TestFuture(t *testing.T) {
 	m := meter(60, time.UTC)
 	cutoff := m.Start + 50*day
@@ -199,8 +200,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestGolden checks that later versions of the program can read the states of this one.
-// Long steps make the state small.
+// TestGolden checks that later versions of the program can read the states that this version
+// writes. Long steps keep the state small.
 func TestGolden(t *testing.T) {
 	config := Config{Step: 24 * time.Hour, H: 1, Levels: []float64{0.5}}
 	m := meter(20, time.UTC)

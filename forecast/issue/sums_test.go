@@ -14,7 +14,7 @@ func TestMean(t *testing.T) {
 	if got := Mean(1, 2, 6); math.Abs(got-2.9) > 1e-12 { // 0.3 + 0.8 + 1.8
 		t.Errorf("the mean is %g", got)
 	}
-	// It does not depend on the requested levels.
+	// The mean does not depend on the requested levels.
 	m := meter(40, time.UTC)
 	want := state(t, Config{}).Issue(m, Models{Own: newFake(m, 24)}, m.Start+40*day)
 	for _, levels := range [][]float64{{0.5}, {0.05, 0.5, 0.95}} {
@@ -32,8 +32,8 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// TestEnergy checks the energies of days: of the day that has begun, of a day with 23 hours,
-// and with a missing reading.
+// TestEnergy checks the energies of days: of a day that has already begun, of a day with 23
+// hours, and of a day with a missing reading.
 func TestEnergy(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	m := meter(120, berlin)
@@ -72,9 +72,8 @@ func TestEnergy(t *testing.T) {
 	}
 }
 
-// TestCoverage makes forecasts for a year and counts how often energies and peaks are
-// within P10 and P90. The readings are random, so the intervals must match their
-// distribution.
+// TestCoverage makes forecasts for a year and counts how often energies and peaks are between
+// P10 and P90. The readings are random, so the intervals must match their distribution.
 func TestCoverage(t *testing.T) {
 	m := meter(365, time.UTC)
 	s := state(t, Config{})
@@ -102,8 +101,8 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestGroup checks that a group is the sum of its members in any order, and that its state
-// survives encoding.
+// TestGroup checks that a group's forecast is the sum of its members' forecasts in any order,
+// and that its state survives encoding.
 func TestGroup(t *testing.T) {
 	meters := []series.Meter{meter(60, time.UTC), meter(60, time.UTC), meter(60, time.UTC)}
 	states := make([]*State, len(meters))

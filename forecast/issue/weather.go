@@ -1,13 +1,13 @@
 package issue
 
-// Advice explains a finding in plain words, and what to do.
+// Advice explains a finding, and what to do about it, in plain words.
 type Advice struct{ Message, Advice string }
 
 const postWeather = "Give a weather forecast for the place of the meter, for example with weather.address in agent.yaml: docs/how-to/weather.md explains how."
 
-// weatherCosts describes the loss of accuracy if a model's weather is unknown. The figures
-// come from trained day-ahead models with the weather of the day before (see
-// docs/forecast.md).
+// weatherCosts describes the loss of accuracy if the weather that a model needs is unknown. The
+// figures were measured with trained day-ahead models that were given the weather of the day
+// before (see docs/forecast.md).
 var weatherCosts = map[Reason]Advice{
 	WeatherPersisted: {
 		"The model was trained with weather, but there is no weather forecast. The weather of the day before is used instead. Errors are then about 32 % higher in electrically heated homes (66 % in one of ten), about 2 % higher in other homes, and hardly higher in buildings.",
@@ -23,8 +23,8 @@ var weatherCosts = map[Reason]Advice{
 	},
 }
 
-// WeatherCost returns the cost of missing weather for a row with this reason. It returns
-// false for all other reasons.
+// WeatherCost returns the cost of missing weather for a row with this reason, or false if the
+// reason is not about missing weather.
 func (r Reason) WeatherCost() (Advice, bool) {
 	a, ok := weatherCosts[r]
 	return a, ok

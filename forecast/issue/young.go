@@ -2,16 +2,16 @@ package issue
 
 import "math"
 
-// The intervals in this file serve the first days of a meter, before a tracker knows the
+// The intervals in this file are for the first days of a meter, before a tracker knows the
 // errors of earlier issues.
 
-// leastErrors is the number of known errors from which intervals can be computed.
+// leastErrors is the minimum number of known errors from which intervals can be computed.
 const leastErrors = 24
 
-// young writes an interval around the point forecast of a row that repeats the load some
-// days before. Its bounds are the quantiles of the errors that such repetitions would have
-// had in the last 28 days. If they are unknown, the interval reaches from 0 to twice the
-// forecast at the levels 0.1 and 0.9.
+// young writes an interval around the point forecast of a row that repeats the load of some
+// days earlier. The bounds are derived from the quantiles of the errors that such repetitions
+// would have had in the last 28 days. If these errors are unknown, the interval reaches from 0
+// to twice the forecast at the levels 0.1 and 0.9.
 func (s *State) young(row []float64, days int) {
 	v := row[s.point]
 	var errors []float64
@@ -38,15 +38,16 @@ func (s *State) spread(values []float64) {
 	}
 }
 
-// settledDays is the number of days after the first recorded issue until the tracker of a
-// generic model alone corrects forecasts and sets the width of intervals. In the first week it
-// has not seen every day of the week. After five working days, it knows little about a weekend.
-// On validation data of buildings, 71 % of the loads were then between P10 and P90,
-// and errors of clients a week old were 1 to 4 % higher with its corrections.
+// settledDays is the number of days after the first recorded issue from which a generic model's
+// tracker corrects point forecasts, and alone sets the width of intervals. In the first week,
+// the tracker has not seen every day of the week: after five working days, it knows little
+// about weekends. On validation data of buildings, 71 % of the loads were then between P10 and
+// P90, and the errors of clients with a week of readings were 1 to 4 % higher with the
+// tracker's corrections.
 const settledDays = 9
 
 // unsettled undoes a tracker's changes to the medians of forecasts. Where the tracker's
-// intervals are narrower than the model's (raw), it widens them halfway.
+// intervals are narrower than the model's (raw), it widens them halfway to the model's width.
 func (s *State) unsettled(values, raw, levels []float64) {
 	n, own := len(s.levels), make([]float64, len(s.levels))
 	for i := 0; i*n < len(values); i++ {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestGenericWidths checks that the intervals of a generic model are at least half as wide as its
-// own until its tracker knows every day of the week, and may be narrower after that. The
-// intervals of a client's own model may be narrower from the start.
+// TestGenericWidths checks that served intervals are at least half as wide as the generic
+// model's own intervals until the tracker knows every day of the week, and may be narrower
+// after that. The intervals of a client's own model may be narrower from the start.
 func TestGenericWidths(t *testing.T) {
 	m := meter(40, time.UTC)
 	for i := range m.Load {

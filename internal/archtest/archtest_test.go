@@ -15,13 +15,13 @@ import (
 	"testing"
 )
 
-// floor is a set of folders of the repository that may import those of lower floors, but not
+// floor is a set of folders of the repository that may import folders on lower floors, but not
 // each other.
 type floor struct {
 	folders, what string
 }
 
-// floors lists the floors, the highest first. docs/architecture.md contains it as a table.
+// floors lists the floors, the highest first. docs/architecture.md contains them as a table.
 var floors = []floor{
 	{"rig", "a module of its own, which no release contains: `loadstar-lab` (papers, benchmarks), and the tests of the whole product, some of them programs (`chaos`, `attack`, `simulation`, `year`)"},
 	{"cmd", "the programs `loadstar` (`operate`: commands that call a server, and those of a keeper; `demo`, `doctor`; `cli`: what they share) and `loadstar-agent`"},
@@ -55,9 +55,9 @@ func height(path string) (n int, folder string, ok bool) {
 
 // pkg lists the permitted imports of a package.
 type pkg struct {
-	may string // our packages; "..." means all of lower floors and of the package's own folder
-	// external lists the modules outside the standard library that it may
-	// import. Each of them becomes part of a binary that users deploy.
+	may string // our packages; "..." means all packages on lower floors and in the package's own folder
+	// external lists the modules outside the standard library that the package may import. Each
+	// of them becomes part of a binary that users deploy.
 	external string
 }
 
@@ -337,7 +337,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// same checks that a page equals the result of want for it, or writes it.
+// same checks that a page equals the result of want for that page, or writes the result to the
+// page.
 func same(t *testing.T, path string, want func(page string) string) {
 	t.Helper()
 	page, err := os.ReadFile(path)
@@ -400,8 +401,8 @@ func reference(all []goPackage) string {
 	return b.String()
 }
 
-// purpose returns the first sentence of a package comment without the words with which all of
-// them begin.
+// purpose returns the first sentence of a package comment without the words with which all
+// package comments begin.
 func purpose(doc string) string {
 	words := strings.Fields(strings.TrimSuffix(doc, "."))
 	if len(words) > 2 && (words[0] == "Package" || words[0] == "Command") {

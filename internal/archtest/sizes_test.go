@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// A reader has to keep a whole type or function in mind. Larger ones can be divided at a
-// seam.
+// Limits on the sizes of types and functions, because a reader has to keep a whole type or
+// function in mind. Larger ones can be divided.
 const (
 	maxMethods = 45 // maximum for a type, including unexported methods
 	maxLines   = 100
 	// A constructor of a command contains its help and its flags, while the command's work is
 	// a method.
 	maxConstructor = 60
-	maxBranches    = 25 // if, for, case, && and ||, without those of nested function literals, which count on their own
+	maxBranches    = 25 // if, for, case, && and ||, except in nested function literals, which are counted separately
 )
 
 // TestSizes checks the sizes of types and functions outside of tests and generated code.
@@ -151,7 +151,7 @@ func functions(decl ast.Decl) []ast.Node {
 	return all
 }
 
-// branches counts the branches of a function without those of the literals in it.
+// branches counts the branches of a function, except for those of the function literals in it.
 func branches(function ast.Node) int {
 	count := 0
 	ast.Inspect(function, func(n ast.Node) bool {
@@ -178,7 +178,7 @@ func branches(function ast.Node) int {
 	return count
 }
 
-// TestBranches compares a count with one that was made by hand.
+// TestBranches compares a count with one made by hand.
 func TestBranches(t *testing.T) {
 	const text = `package p
 func f(a, b bool, c chan int) {

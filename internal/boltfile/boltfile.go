@@ -99,7 +99,7 @@ func OpenDB(path string) (db *bolt.DB, err error) {
 }
 
 // checkMetas returns an error if one of the two meta pages is damaged. bbolt would use the
-// other page, which belongs to the previous transaction, and so lose a transaction.
+// other page, which belongs to the previous transaction, and thus lose a transaction.
 func checkMetas(file *os.File, db *bolt.DB) error {
 	const header, size, magic = 16, 64, 0xED0CDAED
 	meta := make([]byte, size)
@@ -135,16 +135,16 @@ func (f *File) Close() error {
 	return f.db.Close()
 }
 
-// View runs a read transaction. The data is valid until look returns.
+// View runs a read transaction. The data that look reads is valid until look returns.
 func (f *File) View(look func(tx *bolt.Tx) error) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.named(Guard(func() error { return f.db.View(look) }))
 }
 
-// Update runs a write transaction. When it returns nil, the change is on disk. After a
-// failed write the content of the disk is unknown, so the next Update reopens the file. It
-// fails for as long as reopening fails.
+// Update runs a write transaction. When it returns nil, the change is on disk. After a failed
+// write, the content of the disk is unknown, so the next Update reopens the file. Updates fail
+// for as long as reopening fails.
 func (f *File) Update(change func(tx *bolt.Tx) error) error {
 	if err := f.reopen(); err != nil {
 		return f.named(err)

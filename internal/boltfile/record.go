@@ -11,7 +11,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum covers the key, so it detects a value under a wrong key.
+// Checksum covers the key, so it detects a value that is stored under a wrong key.
 func Checksum(key, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, data)
 }

@@ -39,8 +39,8 @@ func (p *Problems) Add(line int, format string, a ...any) {
 	*p = append(*p, Problem{line, fmt.Sprintf(format, a...)})
 }
 
-// Err returns the problems as an error, sorted by line, with those that have no line last.
-// It returns nil if there are no problems.
+// Err returns the problems as an error, sorted by line. Problems without a line come last. It
+// returns nil if there are no problems.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -124,7 +124,7 @@ func parse(data []byte) (root *yaml.Node, problems Problems) {
 			return doc.Content[0], problems
 		}
 	}
-	// The error has the form "yaml: line 3: did not find expected key".
+	// The error has the format "yaml: line 3: did not find expected key".
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0
 	if m := syntaxLine.FindStringSubmatch(text); m != nil {
@@ -135,7 +135,7 @@ func parse(data []byte) (root *yaml.Node, problems Problems) {
 	return nil, problems
 }
 
-// syntaxError explains why a line is not YAML. Text is the parser's reason.
+// syntaxError explains why a line is not valid YAML. text is the parser's error message.
 func syntaxError(text, line string) string {
 	advice := "indent the keys of a section with the same number of spaces, and write key: value with a space after the colon"
 	if strings.HasPrefix(strings.TrimLeft(line, " "), "\t") {
@@ -147,7 +147,7 @@ func syntaxError(text, line string) string {
 	return fmt.Sprintf("%q does not fit here (%s): %s", line, text, advice)
 }
 
-// lineOf returns a line of a text. Lines are counted from 1.
+// lineOf returns a line of a file. Lines are counted from 1.
 func lineOf(data []byte, line int) string {
 	all := bytes.Split(data, []byte("\n"))
 	if line < 1 || line > len(all) {
@@ -164,7 +164,7 @@ func (d decoder) report(n *yaml.Node, format string, a ...any) {
 	d.problems.Add(n.Line, format, a...)
 }
 
-// decode sets v to the value of the node. Path is the dotted key of v.
+// decode sets v to the value of the node. path is the dotted key of v.
 func (d decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.AliasNode {
 		d.report(n, "%s is a YAML alias, which is not supported; repeat the value", name(path))
@@ -313,7 +313,7 @@ func fieldsOf(t reflect.Type) (fields map[string]int, names []string) {
 	return fields, names
 }
 
-// what returns a description of a node's kind for an error message.
+// what describes a node's kind for an error message.
 func what(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

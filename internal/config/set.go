@@ -66,7 +66,7 @@ type setting struct {
 	kind reflect.Type
 }
 
-// settings collects the keys of a struct that have no keys below them, by their dotted name.
+// settings collects the keys of a struct that have no keys below them, by their dotted names.
 func settings(t reflect.Type, path []string, into map[string]setting) {
 	for f := range t.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
@@ -82,8 +82,9 @@ func settings(t reflect.Type, path []string, into map[string]setting) {
 	}
 }
 
-// Set sets a dotted key of the struct that into points to. Texts and durations are taken
-// literally. A list of texts may be separated by commas. Other values are YAML.
+// Set sets a dotted key of the struct that into points to. Strings and durations are taken
+// literally. The elements of a list of strings may be separated by commas. Other values are
+// YAML.
 func Set(into any, key, value string) error {
 	known := map[string]setting{}
 	settings(reflect.TypeOf(into).Elem(), nil, known)
@@ -103,7 +104,7 @@ func (s setting) set(into any, value string) error {
 		text = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 	}
 	if text != nil {
-		quoted, _ := json.Marshal(text) // texts can always be encoded
+		quoted, _ := json.Marshal(text) // strings can always be encoded
 		value = string(quoted)
 	}
 	for _, key := range slices.Backward(s.path) {
@@ -116,8 +117,8 @@ func (s setting) set(into any, value string) error {
 }
 
 // Environment sets keys with a single value from the environment. With the prefix
-// LOADSTAR_AGENT_, the variable LOADSTAR_AGENT_SITE_ZONE sets site.zone. Environ has the form of
-// [os.Environ].
+// LOADSTAR_AGENT_, the variable LOADSTAR_AGENT_SITE_ZONE sets site.zone. environ has the format
+// of [os.Environ].
 func Environment(into any, prefix string, environ []string) (problems Problems) {
 	given := map[string]string{}
 	for _, e := range environ {

@@ -1,15 +1,15 @@
 // Package connlimit limits the connections to a listener, so that neither strangers nor a few
 // known callers can take them all.
 //
-// A connection is anonymous until a request arrives that proves its sender, by a certificate,
-// a session or a token. Anonymous connections are limited by address and in total. If there
-// are too many, the listener accepts a new connection and closes the older of two that are
-// chosen at random. Connections that somebody holds open therefore make room for new ones. If
-// connections arrive faster than the server can answer, some still succeed. They would all
-// fail if the oldest one was always closed.
+// A connection is anonymous until a request arrives that proves the identity of its sender with
+// a certificate, a session or a token. Anonymous connections are limited by address and in
+// total. If there are too many, the listener accepts a new connection and closes the older of
+// two that are chosen at random. Connections that a peer holds open therefore make room for new
+// ones. If connections arrive faster than the server can answer, some of them still succeed. If
+// the oldest connection were always closed, all of them would fail.
 //
-// Known connections are limited by caller, not by address, because many agents may share an
-// address.
+// Known connections are limited by caller rather than by address, because many agents may share
+// an address.
 package connlimit
 
 import (
@@ -34,7 +34,7 @@ const (
 // Caller is the agent, user or address to which limits apply.
 type Caller struct{ Kind, Name string }
 
-// The reasons for which connections are limited.
+// The reasons why connections are limited.
 const (
 	ConnectionRate         = "connection rate"
 	ConnectionsOfAddress   = "connections of address"
@@ -45,18 +45,19 @@ const (
 
 // Config configures a limiter.
 type Config struct {
-	// Connections limits all connections. If all of them are known, further ones wait until
-	// one is closed.
+	// Connections limits all connections. If this many known connections are open, further
+	// connections wait until one is closed.
 	Connections int
-	// Anonymous limits all anonymous connections. OfAddress limits those of one address.
+	// Anonymous limits the anonymous connections in total, and OfAddress those from one address.
 	Anonymous, OfAddress int
-	// OfCaller limits the connections of one known caller, by its kind.
+	// OfCaller limits the connections of one known caller, by the caller's kind.
 	OfCaller map[string]int
 	// Rate is the number of new connections that an address may open per second. 0 means
 	// no limits by address, for servers behind a proxy, where all callers have the same
 	// address.
 	Rate float64
-	// Who returns the sender of a request, if the request proves it. Only Handler calls it.
+	// Who returns the sender of a request, if the request proves the sender's identity. Only
+	// Handler calls it.
 	Who func(*http.Request) (Caller, bool)
 	// Limited is called when a limit was applied to a caller. It must not block.
 	Limited func(reason string, who Caller)
@@ -137,8 +138,8 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// abort closes a connection without waiting for the peer. Otherwise the kernel would keep
-// its state for a minute.
+// abort closes a connection without waiting for the peer. Otherwise, the kernel would keep the
+// connection's state for a minute.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0) // fails only if the connection is already closed
@@ -146,8 +147,8 @@ func abort(c net.Conn) {
 	_ = c.Close() // nothing was written that could be lost
 }
 
-// enter registers a new connection and returns those that must be closed for it. If all
-// connections are known, it waits until one is closed, or returns false if the
+// enter registers a new connection and returns the connections that must be closed to make room
+// for it. If all connections are known, it waits until one is closed, or returns false if the
 // listener is closed.
 func (l *Limiter) enter(k *conn) (victims []*conn, ok bool) {
 	l.mu.Lock()
@@ -257,7 +258,7 @@ func (k *conn) Close() error {
 	return k.Conn.Close()
 }
 
-// crowd is a set of connections. Each of them stores its index.
+// crowd is a set of connections. Each connection stores its index in the set.
 type crowd struct{ all []*conn }
 
 func (c *crowd) add(k *conn, place *int) {
@@ -273,9 +274,9 @@ func (c *crowd) remove(at int, place func(*conn) *int) {
 	c.all = c.all[:last]
 }
 
-// give returns the connection of a crowd that must make room for the newest one. It chooses
-// two at random and returns the one whose address has more connections, or the older one. The
-// crowd must contain at least one connection besides newest.
+// give returns the connection of a crowd that must make room for the newest one. It chooses two
+// at random and returns the one whose address has more connections or, if the numbers are
+// equal, the older one. The crowd must contain at least one connection besides newest.
 func (l *Limiter) give(c *crowd, newest *conn) (victim *conn) {
 	for range 2 {
 		k := c.all[rand.IntN(len(c.all))]
@@ -310,7 +311,8 @@ func (l *Limiter) Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Handler registers the caller of a call, and closes anonymous connections after their call.
+// Handler registers the sender of each request, and closes an anonymous connection after its
+// call.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, ok := r.Context().Value(connKey{}).(*conn)
@@ -350,8 +352,8 @@ func (l *Limiter) end(k *conn) {
 	k.calls--
 }
 
-// AddressOf returns the address to which limits apply, without the port. It is the first
-// half of an IPv6 address, because the owner of a network can choose the other half.
+// AddressOf returns the address to which limits apply, without the port. For IPv6, this is the
+// first half of the address, because the owner of a network can choose the other half.
 func AddressOf(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {

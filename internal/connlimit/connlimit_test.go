@@ -25,7 +25,7 @@ func named(r *http.Request) (Caller, bool) {
 	return Caller{Agent, name}, name != ""
 }
 
-// pipes is a listener whose connections come from addresses that the test chooses.
+// pipes is a listener for connections from addresses that the test chooses.
 type pipes struct {
 	arrive chan net.Conn
 	closed chan struct{}
@@ -55,7 +55,7 @@ func (f from) RemoteAddr() net.Addr {
 	return a
 }
 
-// room is a listener with connections that have come through it.
+// room is a listener with the connections that it has accepted.
 type room struct {
 	*testing.T
 	*Limiter
@@ -110,7 +110,7 @@ func (r *room) connect(remote string) (client net.Conn, server *conn) {
 	}
 }
 
-// alive reports whether the peer has not closed a connection.
+// alive reports whether a connection has not been closed by the peer.
 func alive(c net.Conn) bool {
 	if c.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
 		return false
@@ -119,9 +119,9 @@ func alive(c net.Conn) bool {
 	return err != io.EOF && err != io.ErrClosedPipe
 }
 
-// Strangers who hold connections open do not block others, because an old connection makes
-// room for a new one. This fails if new connections wait, or are refused, when there are
-// too many.
+// Strangers who hold connections open do not block others, because an old connection makes room
+// for a new one. The test fails if new connections wait, or are refused, when there are too
+// many.
 func TestStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, Config{Connections: 1000, Anonymous: 100, OfAddress: 10, OfCaller: map[string]int{Agent: 2, User: 2}, Rate: 1000})
@@ -155,15 +155,16 @@ func TestStrangersMakeRoom(t *testing.T) {
 		if n := net64() + more(); n != 10 {
 			t.Errorf("one network has %d connections, want 10", n)
 		}
-		// In a crowd of addresses, the largest one loses connections, not a newcomer.
+		// Among many addresses, the one with the most connections loses connections, not a
+		// newcomer.
 		for i := range 200 {
 			hold(fmt.Sprintf("198.51.100.%d:1", i), 1)
 		}
 		if n := len(r.anonymous.all); n != 100 {
 			t.Errorf("%d strangers, want 100", n)
 		}
-		// The closed connections are chosen at random; of their 20, about 2 remain, and rarely
-		// 7.
+		// The connections to close are chosen at random. Of the 20 old ones, about 2 remain, and
+		// rarely as many as 7.
 		if n := one() + net64() + more(); n > 10 {
 			t.Errorf("two addresses still have %d connections of the 100", n)
 		}
@@ -174,7 +175,8 @@ func TestStrangersMakeRoom(t *testing.T) {
 	})
 }
 
-// Connections with a certificate are limited by agent, and strangers cannot close them.
+// Connections with a certificate are limited by agent, and strangers cannot cause them to be
+// closed.
 func TestKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, Config{Connections: 20, Anonymous: 5, OfAddress: 4, OfCaller: map[string]int{Agent: 2, User: 3}, Rate: 1000})
@@ -273,7 +275,8 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// A connection without a certificate serves one call, and only few concurrently.
+// A connection without a certificate is closed after its call, and permits only a few
+// concurrent calls.
 func TestAnonymousCall(t *testing.T) {
 	d := New(Config{Connections: 100, Anonymous: 100, OfAddress: 100, OfCaller: map[string]int{Agent: 10, User: 10}, Rate: 1000, Limited: func(string, Caller) {}, Who: named})
 	block := make(chan struct{})

@@ -5,20 +5,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rates limits how often each of many callers may do something. It remembers a limited
-// number of callers. A forgotten caller starts again.
+// Rates limits how often each of many callers may do something. It remembers a limited number
+// of callers; a forgotten caller starts again with its full burst.
 type Rates struct {
 	all       *lru.Cache[string, *rate.Limiter]
 	perSecond rate.Limit
 	burst     int
 }
 
-// NewRates returns limits of perSecond for each caller. A caller that was quiet may use up
-// to burst at once. It remembers at most the given number of callers.
+// NewRates returns limits of perSecond for each caller. A caller that has been inactive may act
+// up to burst times at once. The argument callers is the maximum number of callers that are
+// remembered.
 func NewRates(perSecond float64, burst, callers int) *Rates {
 	all, err := lru.New[string, *rate.Limiter](callers)
 	if err != nil {
-		panic(err) // the number of callers is a constant that is not positive
+		panic(err) // callers is a constant that must be positive
 	}
 	return &Rates{all, rate.Limit(perSecond), burst}
 }
@@ -37,7 +38,7 @@ func (r *Rates) of(who string) *rate.Limiter {
 // Allow reports whether a caller may act once more, and counts the action.
 func (r *Rates) Allow(who string) bool { return r.of(who).Allow() }
 
-// Spent reports whether a caller has reached its limit. It counts nothing.
+// Spent reports whether a caller has reached its limit. It does not count as an action.
 func (r *Rates) Spent(who string) bool {
 	l, ok := r.all.Peek(who)
 	return ok && l.Tokens() < 1

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Text returns a text that a spreadsheet does not treat as a formula. Names come from agents
-// and from other people's data, so a name may begin with =, and a spreadsheet would execute
-// it. Text puts an apostrophe before such a name, which spreadsheets do not show. Numbers do
-// not change.
+// Text returns s as a string that a spreadsheet does not treat as a formula. Names come from
+// agents and from other people's data, so a name may begin with =, and a spreadsheet would
+// execute it. Text puts an apostrophe, which spreadsheets do not show, before such a name. It
+// does not change numbers.
 func Text(s string) string {
 	if s == "" || !strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
 		return s

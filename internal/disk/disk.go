@@ -19,7 +19,7 @@ type Space struct {
 	Kind     string // name such as ext4 or nfs; empty if it is not known
 }
 
-// Limits for findings.
+// Thresholds for findings.
 const (
 	warnFree, failFree   = 2 << 30, 200 << 20
 	warnFiles, failFiles = 10_000, 500
@@ -49,8 +49,8 @@ func Room(l *finding.List, check, dir string) {
 	}
 }
 
-// Writable creates and removes a file in a folder. Space reports only the mount flag of the
-// file system. Writable tests an actual write.
+// Writable creates and removes a file in a folder. It is needed because [Space] contains only
+// the mount flag of the file system.
 func Writable(l *finding.List, check, dir string) {
 	f, err := os.CreateTemp(dir, ".probe.*")
 	if err == nil {
@@ -70,7 +70,7 @@ func Writable(l *finding.List, check, dir string) {
 	l.OK(check, "a file was written to %s, synced and removed", filepath.Clean(dir))
 }
 
-// The kinds of file systems on which data does not survive as the server promises.
+// The kinds of file systems on which data is less durable than the server promises.
 var (
 	remote = map[string]bool{"nfs": true, "smb": true, "cifs": true, "afs": true, "ceph": true, "9p": true}
 	memory = map[string]bool{"tmpfs": true, "ramfs": true}

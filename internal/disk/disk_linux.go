@@ -2,7 +2,7 @@ package disk
 
 import "golang.org/x/sys/unix"
 
-// kinds are the names of file systems by the numbers of statfs(2).
+// kinds contains the names of file systems by their numbers in statfs(2).
 var kinds = map[int64]string{
 	unix.NFS_SUPER_MAGIC: "nfs", unix.SMB_SUPER_MAGIC: "smb", unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs",
 	unix.AFS_SUPER_MAGIC: "afs", unix.CEPH_SUPER_MAGIC: "ceph", unix.V9FS_MAGIC: "9p", unix.FUSE_SUPER_MAGIC: "fuse",

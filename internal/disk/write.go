@@ -19,7 +19,7 @@ type File struct {
 func Create(path string) (*File, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		// Users did not choose the temporary name, so it is not in the message.
+		// Users did not choose the temporary name, so the message contains path instead.
 		if cause := (*os.PathError)(nil); errors.As(err, &cause) {
 			err = &os.PathError{Op: "write", Path: path, Err: cause.Err}
 		}

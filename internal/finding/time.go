@@ -26,7 +26,8 @@ func (l *List) Clock(check string, ahead time.Duration, other string) {
 	}
 }
 
-// Validity adds a finding about a certificate's remaining validity. It is a warning if less than warn is left.
+// Validity adds a finding about a certificate's remaining validity. The finding is a warning if
+// the remaining validity is shorter than warn.
 func (l *List) Validity(check string, from, until time.Time, warn time.Duration, do string) {
 	const minutes = "2006-01-02 15:04"
 	left, end := time.Until(until), until.Local().Format(minutes)

@@ -1,6 +1,6 @@
 // Package head contains a server's signed statements about the weights of a run's versions.
-// Each head contains the hash of the previous one. A server that shows two agents different
-// weights has to sign two contradictory heads. As soon as one of these agents sees the other's
+// Each head contains the hash of the previous one. A server that shows different weights to two
+// agents has to sign two contradictory heads. As soon as one of these agents sees the other's
 // chain, it has both heads.
 package head
 
@@ -20,13 +20,14 @@ import (
 type Head struct {
 	Run     string
 	Version int64
-	Weights string // blob
+	Weights string // hash of the blob
 	// Previous is the hash of the previous head, or empty for the first head.
 	Previous  []byte
 	Signature []byte
 }
 
-// statement returns the signed bytes. Lengths make the parts unambiguous.
+// statement returns the bytes that are signed. They contain the length of each part, so they
+// are unambiguous.
 func (h *Head) statement() []byte {
 	b := []byte("loadstar head 1\n")
 	for _, part := range [][]byte{[]byte(h.Run), []byte(h.Weights), h.Previous} {
@@ -50,7 +51,8 @@ func (h *Head) Valid(key ed25519.PublicKey) bool {
 	return len(key) == ed25519.PublicKeySize && ed25519.Verify(key, h.statement(), h.Signature)
 }
 
-// keyFile holds a server's public key in the folder of an agent, in hexadecimal.
+// keyFile is the name of the file with a server's public key in the folder of an agent. The key
+// is in hexadecimal.
 const keyFile = "head-key"
 
 // WriteKey stores the key of the server that an agent has joined.

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestSignature checks that a signature covers every field, and that no bytes
-// can move from one field to the next.
+// TestSignature checks that a signature covers every field, and that moving bytes from one
+// field to the next makes it invalid.
 func TestSignature(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {

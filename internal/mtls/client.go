@@ -13,15 +13,15 @@ const (
 	dialFor     = 15 * time.Second
 	responseFor = time.Minute
 	// stalledFor limits the time without progress while writing. silentFor limits the time
-	// without data while reading, and is longer than the time limit for a response to
-	// begin.
+	// without data while reading. It is longer than the time limit for the beginning of a
+	// response.
 	stalledFor = 30 * time.Second
 	silentFor  = responseFor + 15*time.Second
 )
 
-// Transport returns a transport for HTTP/2 with this TLS configuration, for slow and
-// unreliable links. It aborts connections that make no progress, but not long responses
-// that do. It closes idle connections early, because the idle connections of a whole fleet
+// Transport returns a transport for HTTP/2 with this TLS configuration, for slow and unreliable
+// links. It aborts connections that make no progress, but not long responses that still make
+// progress. It closes idle connections early, because the idle connections of a whole fleet
 // would exhaust the server.
 func Transport(config *tls.Config) *http.Transport {
 	t := transport(config)
@@ -63,9 +63,9 @@ func transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// deadlineConn is a connection that fails if there is no traffic. HTTP/2 sends pings to
-// detect a dead link; with HTTP/1.1 only the kernel would detect it, after a quarter of
-// an hour.
+// deadlineConn is a connection that fails if there is no traffic. HTTP/2 sends pings to detect
+// a dead link; with HTTP/1.1, only the kernel would detect a dead link, after a quarter of an
+// hour.
 type deadlineConn struct {
 	net.Conn
 	silent, stalled time.Duration
@@ -79,8 +79,8 @@ func (c deadlineConn) Read(b []byte) (int, error) {
 }
 
 // Write also extends the deadline of a pending Read. The transport starts to wait for the
-// response with the first byte of a request, and progress in sending shows that the link
-// works.
+// response when it sends the first byte of a request, and progress in sending shows that the
+// link works.
 func (c deadlineConn) Write(b []byte) (int, error) {
 	now := time.Now()
 	if err := errors.Join(c.SetReadDeadline(now.Add(c.silent)), c.SetWriteDeadline(now.Add(c.stalled))); err != nil {
@@ -89,8 +89,7 @@ func (c deadlineConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Client returns a client that does not follow redirects. It returns the redirect
-// response.
+// Client returns a client that does not follow redirects, but returns the redirect response.
 func Client(rt http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     rt,

@@ -38,8 +38,8 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// TestDeadlineConn checks that a connection without traffic fails, and that a slow one does
-// not.
+// TestDeadlineConn checks that a connection without traffic fails, and that a slow connection
+// does not.
 func TestDeadlineConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -70,7 +70,8 @@ func TestDeadlineConn(t *testing.T) {
 	})
 }
 
-// pipes is a listener for connections within the process, which virtual time requires.
+// pipes is a listener for connections within the process. Tests with virtual time require such
+// connections.
 type pipes struct {
 	made   chan net.Conn
 	closed chan struct{}
@@ -153,8 +154,8 @@ func TestSlowUpload(t *testing.T) {
 	})
 }
 
-// BenchmarkTransports measures the cost of calls with 23 KB for client and server together.
-// It uses 1,000 connections one after the other.
+// BenchmarkTransports measures the cost of calls with 23 kB, for client and server together. It
+// uses 1,000 connections one after the other.
 func BenchmarkTransports(b *testing.B) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // the client reports errors

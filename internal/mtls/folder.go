@@ -10,18 +10,16 @@ import (
 	"loadstar/internal/disk"
 )
 
-// The names of the files in an operator's folder. Other programs can also read their
-// format.
+// The names of the files in an operator's folder. Other programs can also read their formats.
 const (
 	keyFile  = "key.pem"
 	certFile = "cert.pem"
 	caFile   = "ca.pem"
 )
 
-// WriteFolder stores credentials in a folder. Each file is written atomically, but the
-// folder is not: after an interrupted call, or during a concurrent read, the files may not
-// belong together. If the key and the root are unchanged, WriteFolder changes only one
-// file.
+// WriteFolder stores credentials in a folder. Each file is written atomically, but the folder
+// as a whole is not: after an interrupted call, or during a concurrent read, the files may not
+// belong together. If the key and the root are unchanged, WriteFolder changes only one file.
 func WriteFolder(dir string, c *Credentials) error {
 	if err := MakeDir(dir); err != nil {
 		return err

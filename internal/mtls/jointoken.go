@@ -26,17 +26,18 @@ const (
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// JoinToken lets agents join a server. Its text is ls1-<secret>-<pin>-<checksum>. The secret is
-// random, and the server stores only its hash. The pin identifies the server's root certificate, so
-// that an agent can verify the server before it sends the secret. The checksum distinguishes a
-// truncated or mistyped token from one that the server does not accept.
+// JoinToken lets agents join a server. Its text has the format ls1-<secret>-<pin>-<checksum>.
+// The secret is random, and the server stores only its hash. The pin identifies the server's
+// root certificate, so that an agent can verify the server before it sends the secret. The
+// checksum distinguishes a truncated or mistyped token from one that the server does not
+// accept.
 //
 // Printing or logging a token does not reveal its secret:
 // only Text and Secret return it.
 type JoinToken struct {
-	// secret is a function so that fmt cannot print the bytes. fmt ignores the methods of a
-	// token in an unexported field of another type, and with some verbs it also follows
-	// pointers.
+	// secret is a function so that fmt cannot print the bytes. If a token is in an unexported
+	// field of another type, fmt ignores the token's methods, and with some verbs it also
+	// follows pointers.
 	secret func() [secretBytes]byte
 	pin    string
 }
@@ -57,7 +58,7 @@ func of(secret [secretBytes]byte, pin string) JoinToken {
 	return JoinToken{secret: func() [secretBytes]byte { return secret }, pin: pin}
 }
 
-// PinOf returns the pin of a root certificate in DER.
+// PinOf returns the pin of a root certificate, which is given in DER.
 func PinOf(root []byte) string {
 	h := sha256.Sum256(root)
 	return letters.EncodeToString(h[:pinBytes])
@@ -116,7 +117,7 @@ func tokenChecksum(head string) string {
 	return letters.EncodeToString(h[:sumBytes])
 }
 
-// Text returns the token's text for Parse, including the secret.
+// Text returns the token's text for [ParseJoinToken], including the secret.
 func (t JoinToken) Text() string {
 	head := prefix + letters.EncodeToString(t.Secret()) + "-" + t.pin + "-"
 	return head + tokenChecksum(head)
@@ -134,7 +135,7 @@ func (t JoinToken) Secret() []byte {
 // Pin returns the pin of the server's root certificate.
 func (t JoinToken) Pin() string { return t.pin }
 
-// HashToken returns the hash of the secret, which the server stores.
+// Hash returns the hash of the secret, which the server stores.
 func (t JoinToken) Hash() []byte { return HashToken(t.Secret()) }
 
 // HashToken returns the hash of a secret, by which the server looks up the token.

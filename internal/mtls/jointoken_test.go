@@ -70,7 +70,7 @@ func TestParseRejects(t *testing.T) {
 			t.Errorf("without the first %d characters: accepted", n)
 		}
 	}
-	for i := range text { // replace each character by another valid one
+	for i := range text { // replace each character with another valid one
 		wrong := []byte(text)
 		wrong[i] = map[bool]byte{true: 'b', false: 'a'}[wrong[i] == 'a']
 		if _, err := ParseJoinToken(string(wrong)); err == nil {
@@ -102,7 +102,7 @@ func TestParseRejects(t *testing.T) {
 	}
 }
 
-// TestSecretIsHidden checks that printing or logging a token, or a value that contains it,
+// TestSecretIsHidden checks that printing or logging a token, or a value that contains a token,
 // does not reveal the secret.
 func TestSecretIsHidden(t *testing.T) {
 	tok := newToken(t)

@@ -35,8 +35,8 @@ const (
 	noteChecksum = "CRC32C"
 )
 
-// PEM returns the bundle as text for Parse. If it has notes, they include a checksum of the
-// whole text, because nothing else would reveal a damaged note.
+// PEM returns the bundle as text for [Parse]. If the bundle has notes, PEM adds a note with a
+// checksum of the whole text, because nothing else would reveal a damaged note.
 func (b *Bundle) PEM() ([]byte, error) {
 	var parts []*pem.Block
 	if len(b.Notes) > 0 {
@@ -79,9 +79,9 @@ func checksum(parts []*pem.Block) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// Parse parses the output of PEM. Any other text between or after its parts is an error,
-// because the file is damaged. It accepts notes without a checksum from agents that
-// joined before checksums existed.
+// Parse parses the output of PEM. Any other text between or after the parts is an error,
+// because the file must be damaged. Parse accepts notes without a checksum, because agents that
+// joined before checksums existed have such files.
 func Parse(text []byte) (Bundle, error) {
 	var b Bundle
 	var parts []*pem.Block
@@ -133,7 +133,7 @@ func (b *Bundle) add(block *pem.Block) error {
 }
 
 // Credentials contains a key, its certificate, and the root certificates to trust. There are
-// several only during the replacement of a root.
+// several roots only while a root is being replaced.
 type Credentials struct {
 	Key  *ecdsa.PrivateKey
 	Leaf *x509.Certificate
@@ -149,8 +149,8 @@ func (c *Credentials) Roots() []*x509.Certificate {
 // maxRoots is the maximum number of roots in a file.
 const maxRoots = 3
 
-// Trust replaces the roots with those that a server sent, in DER. It keeps the current ones if
-// there are none.
+// Trust replaces the roots with those that a server sent, in DER. It keeps the current roots if
+// the server sent none.
 func (c *Credentials) Trust(ders [][]byte) error {
 	if len(ders) > maxRoots {
 		return fmt.Errorf("it contains %d roots, want at most %d", len(ders), maxRoots)
@@ -210,11 +210,11 @@ func (c *Credentials) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		RootCAs:    Pool(c.Roots()...),
-		// Go starts with short records to reduce the latency of web pages, which does not
-		// matter here.
+		// By default, Go starts with short records to reduce the latency of web pages, which does
+		// not matter here.
 		DynamicRecordSizingDisabled: true,
-		// Without this function, the client would silently send no certificate if the
-		// server asked for a certificate of another root.
+		// Without this function, the client would silently send no certificate if the server
+		// asked for one from another root.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil },
 	}
 }

@@ -79,7 +79,7 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	// Parse rejects a truncated text, or returns a bundle that lacks a part.
+	// For a truncated text, Parse returns an error or a bundle that lacks a part.
 	for n := range len(text) - 1 {
 		cut, err := Parse(text[:n])
 		if err == nil && len(cut.Certificates) == 2 {

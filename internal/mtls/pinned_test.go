@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPinned connects with the right keys and with each side's key replaced.
+// TestPinned connects with the correct keys, and with each side's key replaced.
 func TestPinned(t *testing.T) {
 	key := func() (ed25519.PrivateKey, [sha256.Size]byte) {
 		public, private, err := ed25519.GenerateKey(nil)

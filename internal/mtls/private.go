@@ -11,7 +11,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// maxFile is much larger than a key, two certificates and an address.
+// maxFile is the maximum size of a file, which is much larger than a key, two certificates and
+// an address.
 const maxFile = 1 << 16
 
 // MakeDir creates a folder for private files, and its missing parent folders. It syncs the
@@ -39,7 +40,7 @@ func MakeDir(dir string) error {
 }
 
 // WritePrivate replaces the file at path atomically. Only its owner can read the file, even
-// while it is being written. After a crash, the file is the old one or the new one.
+// while it is being written. After a crash, the file has either its old or its new content.
 func WritePrivate(path string, data []byte) error {
 	return disk.WritePrivate(path, func(f *os.File) error {
 		_, err := f.Write(data)

@@ -23,15 +23,15 @@ type Child struct {
 // receives the signal onDeath when this process ends for any reason. On other systems a
 // child survives if this process is killed.
 //
-// The command's output must go to files or writers. A pipe from StdoutPipe would be
-// closed while it is still being read.
+// The command's output must go to files or writers. A pipe from StdoutPipe could be closed
+// while it is still being read.
 func Start(cmd *exec.Cmd, onDeath syscall.Signal) (*Child, error) {
 	bind(cmd, onDeath)
 	c := &Child{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Linux sends the signal when the thread that started the child ends, so this
-		// thread must live as long as the child.
+		// Linux sends the signal when the thread that started the child ends, so this thread must
+		// not end before the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()

@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// bind does nothing, because these systems have no signal for the death of a parent. The child
-// stays in the process group, so a terminal's interrupt ends both.
+// bind does nothing, because these systems do not support a signal for the death of a parent.
+// The child stays in the process group, so a terminal's interrupt ends both.
 func bind(*exec.Cmd, syscall.Signal) {}

@@ -2,8 +2,8 @@ package proc
 
 import "time"
 
-// CPURate calls f repeatedly for the duration d and returns the number of calls per second of
-// the thread's CPU time. The caller must have locked the goroutine to its thread. CPURate
+// CPURate calls f repeatedly for the duration d, and returns the number of calls per second of
+// CPU time of the thread. The caller must have locked the goroutine to its thread. CPURate
 // reads the clock only about a hundred times, because each reading is a system call.
 func CPURate(d time.Duration, f func()) float64 {
 	for range 3 {

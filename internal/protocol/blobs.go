@@ -14,11 +14,11 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// attempts is the maximum number of attempts for a download that breaks off.
+// attempts is the maximum number of attempts for a download that is interrupted.
 const attempts = 5
 
-// FetchBlob returns a blob of at most most bytes after checking its hash. It resumes a broken
-// download.
+// FetchBlob returns a blob, which may have up to most bytes, after checking its hash. It
+// resumes an interrupted download.
 func FetchBlob(ctx context.Context, client *http.Client, server, hash string, most int64) ([]byte, error) {
 	var data bytes.Buffer
 	var err error
@@ -67,9 +67,10 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	return nil
 }
 
-// SendResult sends the numbers of a result in chunks and returns the server's verdict on the complete
-// result. It sets the checksum and the size in q. It does not resend chunks that the server already
-// has from an earlier attempt. The server gives no tasks for the turns in training.
+// SendResult sends the numbers of a result in chunks and returns the server's verdict on the
+// complete result. It sets the checksum and the size in q. It does not resend chunks that the
+// server already has from an earlier attempt. training lists the turns in progress, for which
+// the server assigns no tasks.
 func SendResult(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int) (*v1.Received, error) {
 	q.Checksum, q.Size, q.Offset = Checksum(numbers), int64(len(numbers)), 0
 	// A server may lose chunks and request them again. Limit the number of requests.

@@ -1,16 +1,15 @@
-// Package protocol contains the version of the protocol between agents and servers. Both
-// sides send their version in a header of every call and answer. Each side decides which
-// versions of the other side it serves, so the newer program, which knows both versions,
+// Package protocol contains the version of the protocol between agents and servers. Both sides
+// send their version in a header of every request and response. Each side decides which
+// versions of its peer it accepts, so it is the newer program, which knows both versions, that
 // refuses.
 //
-// A field that an older program can ignore needs no new version. A new version is for a
-// change that the other side must know about. Oldest is raised when a side cannot work
-// without the change.
+// A field that an older program can ignore needs no new version. A change that the peer must
+// know about does. Oldest is increased when one side cannot work without the change.
 //
 // Agents pad their calls, because an observer of the connection sees the size of each message.
 //
 // Programs that have enough memory for whole blobs and results call the agents' API with
-// [FetchBlob] and [SendResult]. Agents stream the data instead.
+// [FetchBlob] and [SendResult]. Agents themselves stream the data.
 package protocol
 
 import (
@@ -28,13 +27,14 @@ import (
 const (
 	// Header is the header with the version.
 	Header = "Loadstar-Protocol"
-	// Padding is a header of agents' calls that hides the size of the message. Otherwise the
+	// Padding is a header of agents' calls that hides the size of the message. Otherwise, the
 	// size would reveal whether a result has a score, or a report has findings. The server
-	// ignores it. It needs HTTP/1.1, which agents use, because HTTP/2 compresses headers.
+	// ignores the header. Padding requires HTTP/1.1, which agents use, because HTTP/2 compresses
+	// headers.
 	Padding = "Loadstar-Padding"
 	// Version is the protocol version of this program.
 	Version = 1
-	// Oldest is the oldest version that this program answers.
+	// Oldest is the oldest version that this program accepts.
 	Oldest = 1
 )
 
@@ -47,8 +47,8 @@ func Of(h http.Header) int {
 	return int(n)
 }
 
-// Pad returns the padding of a message of the given size. It fills the message to a multiple of 256
-// bytes, or of 1 kB for a large message.
+// Pad returns the padding for a message of the given size. It extends the message to a multiple
+// of 256 bytes, or of 1 kB if the message is large.
 func Pad(size int) string {
 	step := 256
 	if size >= 4096 {
@@ -57,7 +57,7 @@ func Pad(size int) string {
 	return strings.Repeat("0", (step-size%step)%step)
 }
 
-// side adds the version to one side's calls, and checks the other side's version.
+// side adds the version to one side's messages, and checks the version of the peer.
 type side struct {
 	client          bool
 	version, oldest int
@@ -75,8 +75,8 @@ func Client() connect.ClientOption {
 // too old.
 func Server() connect.Interceptor { return side{version: Version, oldest: Oldest} }
 
-// WrapUnary checks the agent's version before a call at the server, and the server's version
-// after a call at the agent.
+// WrapUnary checks the agent's version before the server handles a call, and the server's
+// version after an agent has made a call.
 func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, q connect.AnyRequest) (connect.AnyResponse, error) {
 		mine := strconv.Itoa(s.version)
@@ -86,16 +86,16 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				q.Header().Set(Padding, Pad(proto.Size(m)))
 			}
 			r, err := next(ctx, q)
-			// An error without a version need not come from the server.
+			// An error without a version does not necessarily come from the server.
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest && (err == nil || h.Get(Header) != "") {
-				// Do not use an answer that may have another meaning in the server's version.
+				// Do not use a response that may have another meaning in the server's version.
 				return nil, fmt.Errorf("the server uses version %d of the protocol, but this agent needs %d or newer; upgrade the server", Of(h), s.oldest)
 			}
 			return r, err
 		}
 		var r connect.AnyResponse
-		// An agent retries an unavailable server and keeps its results until then. Any other
-		// code could make it drop them.
+		// If a server is unavailable, an agent keeps its results and tries again. Any other code
+		// could make the agent drop them.
 		err := error(connect.NewError(connect.CodeUnavailable, fmt.Errorf("this agent uses version %d of the protocol, but this server serves %d or newer; upgrade the agent", Of(q.Header()), s.oldest)))
 		if Of(q.Header()) >= s.oldest {
 			r, err = next(ctx, q)
@@ -107,7 +107,7 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// headerOf returns the header of an answer, or nil if there is none.
+// headerOf returns the header of a response, or nil if there is none.
 func headerOf(r connect.AnyResponse, err error) http.Header {
 	var failed *connect.Error
 	switch {

@@ -13,7 +13,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// server answers check-ins, and announcements with an error.
+// server responds to check-ins, and returns an error for announcements.
 type server struct {
 	v1.UnimplementedAgentServiceHandler
 	caller int // version of the last caller
@@ -28,8 +28,8 @@ func (s *server) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 	return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no such clients"))
 }
 
-// TestVersions connects programs of the first version, of planted newer versions, and without
-// a version.
+// TestVersions connects programs of the first version, of made-up newer versions, and without a
+// version.
 func TestVersions(t *testing.T) {
 	agent := func(version, oldest int) []connect.Interceptor {
 		return []connect.Interceptor{side{client: true, version: version, oldest: oldest}}
@@ -70,7 +70,7 @@ func TestVersions(t *testing.T) {
 			_, err = a.Announce(t.Context(), &v1.AnnounceRequest{})
 			want := c.want
 			if c.server == nil {
-				want = "" // an error without a version need not come from the server
+				want = "" // an error without a version does not necessarily come from the server
 			}
 			if err == nil || !strings.Contains(err.Error(), want) || want == "" && connect.CodeOf(err) != connect.CodeInvalidArgument {
 				t.Errorf("%v, want %q", err, want)

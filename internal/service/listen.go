@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Listen listens on a TCP address. If the port is in use, the error names the flag for
-// the address, and the process that holds the port if known.
+// Listen listens on a TCP address. If the port is in use, the error names the flag for the
+// address and, if it is known, the process that holds the port.
 func Listen(flag, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"net/http"
 )
 
-// Problem answers a request with an error. Kind is the last part of the problem's type, a
-// stable name such as unknown-client. Detail describes the problem and what to do. More
+// Problem answers a request with an error. kind is the last part of the problem's type, a
+// stable name such as unknown-client. detail describes the problem and what to do. more
 // contains further members and may be nil.
 func Problem(w http.ResponseWriter, status int, kind, detail string, more map[string]any) {
 	body := map[string]any{}

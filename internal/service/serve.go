@@ -1,5 +1,6 @@
-// Package service contains the common parts of long-running services. They open ports, tell
-// systemd that they are ready, answer errors of HTTP interfaces, and end with a context.
+// Package service contains the common parts of long-running services. They open ports, notify
+// systemd that they are ready, report errors in HTTP interfaces, and shut down when a context
+// ends.
 package service
 
 import (
@@ -10,7 +11,7 @@ import (
 )
 
 // Serve calls serve, which must be a method of s such as s.Serve, and shuts s down when ctx
-// ends. Requests in progress have the time of grace to finish; then they are cut off.
+// ends. Requests in progress have the time grace to finish; then their connections are closed.
 func Serve(ctx context.Context, s *http.Server, grace time.Duration, serve func() error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- serve() }()
@@ -22,7 +23,7 @@ func Serve(ctx context.Context, s *http.Server, grace time.Duration, serve func(
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if s.Shutdown(end) != nil {
-		_ = s.Close() // requests that do not end are cut off
+		_ = s.Close() // requests that do not end are aborted
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return err

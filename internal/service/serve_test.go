@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// start serves h until the returned function is called, which returns the result of Serve.
+// start serves h until stop is called. stop returns the result of Serve.
 func start(t *testing.T, grace time.Duration, h http.HandlerFunc) (url string, stop func() error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -26,8 +26,8 @@ func start(t *testing.T, grace time.Duration, h http.HandlerFunc) (url string, s
 	}
 }
 
-// TestServe checks that a request in progress finishes, and that one that does not is cut
-// off.
+// TestServe checks that a request in progress can finish, and that it is aborted if it takes
+// too long.
 func TestServe(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		began, finish := make(chan struct{}), make(chan struct{})

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Ready tells systemd that the service has started, keeps its watchdog quiet until ctx
-// ends, and then reports that the service is stopping. The watchdog detects a process that
-// no longer runs its goroutines. If a message cannot be sent, Ready only logs this, because
-// a service must not fail just because nobody listens.
+// Ready notifies systemd that the service has started, sends keep-alive messages to its
+// watchdog until ctx ends, and then reports that the service is stopping. The watchdog detects
+// a process that no longer runs its goroutines. If a message cannot be sent, Ready only logs
+// this, because a service must not fail just because nobody is listening.
 func Ready(ctx context.Context, log *slog.Logger) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -57,8 +57,8 @@ func send(socket, message string) error {
 	return c.Close()
 }
 
-// watchdog returns half of systemd's limit between messages from this process, or 0 if
-// systemd expects none.
+// watchdog returns half of the longest interval that systemd permits between messages from this
+// process, or 0 if systemd expects none.
 func watchdog() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0 // the setting belongs to a parent process

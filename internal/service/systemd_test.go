@@ -54,7 +54,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestOtherProcess checks that a child does not answer for its parent's watchdog.
+// TestOtherProcess checks that a child does not send messages to its parent's watchdog.
 func TestOtherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Writer encodes the fields of a state one after the other. Numbers are little-endian.
-// Strings and slices start with their length as 8 bytes. Equal fields give equal bytes on
-// every machine. The zero value is ready for use.
+// Writer encodes the fields of a state one after the other. Numbers are little-endian. Strings
+// and slices are preceded by their length as 8 bytes. Equal fields give equal bytes on every
+// machine. The zero value is ready for use.
 type Writer struct{ b []byte }
 
 // State returns the encoded fields.
@@ -18,7 +18,7 @@ func (w *Writer) State() []byte { return w.b }
 // Int writes a number as 8 bytes.
 func (w *Writer) Int(n int64) { w.b = binary.LittleEndian.AppendUint64(w.b, uint64(n)) }
 
-// Float64 writes all bits of a number, which need not be finite.
+// Float64 writes all bits of a number, which may be NaN or infinite.
 func (w *Writer) Float64(x float64) { w.Int(int64(math.Float64bits(x))) }
 
 // Bool writes one byte.
@@ -30,7 +30,7 @@ func (w *Writer) Bool(x bool) {
 	}
 }
 
-// String writes a text.
+// String writes a string.
 func (w *Writer) String(s string) {
 	w.Int(int64(len(s)))
 	w.b = append(w.b, s...)
@@ -58,9 +58,9 @@ func (w *Writer) Float64s(x []float64) {
 	}
 }
 
-// Reader decodes the fields that a [Writer] wrote. They must be read in the same order.
-// After the first error it returns zero values, so callers check the error only once, with
-// [Reader.Done]. An empty slice is read as nil. Slices are copies.
+// Reader decodes the fields that a [Writer] wrote. They must be read in the order in which they
+// were written. After the first error, it returns zero values, so callers check the error only
+// once, with [Reader.Done]. An empty slice is read as nil. Slices are copies.
 type Reader struct {
 	b   []byte
 	err error
@@ -124,13 +124,13 @@ func (r *Reader) Bool() bool {
 	return r.err == nil && b[0] == 1
 }
 
-// String reads a text.
+// String reads a string.
 func (r *Reader) String() string { return string(r.take(r.Count(1))) }
 
 // Bytes reads a part of the state that Writer.Bytes wrote.
 func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
 
-// View reads the same as Bytes, but does not copy it.
+// View is like Bytes, but does not copy the bytes.
 func (r *Reader) View() []byte { return r.take(r.Count(1)) }
 
 // Float32s reads a vector.

@@ -48,7 +48,7 @@ func Newer(name string, found, newest uint64) error {
 	return fmt.Errorf("%s: %w (format %d, this one reads up to %d): upgrade", name, ErrNewer, found, newest)
 }
 
-// Damaged returns an error with the reason why a state is invalid.
+// Damaged returns an error with a formatted reason why a state is invalid.
 func (f Format) Damaged(format string, a ...any) error {
 	return fmt.Errorf("%s: %w: %s", f.Name, ErrDamaged, fmt.Sprintf(format, a...))
 }
@@ -66,8 +66,8 @@ func (f Format) Wrap(state []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// Unwrap checks the header and the checksum. It returns the format and the state, which is
-// a part of b.
+// Unwrap checks the header and the checksum. It returns the number of the format and the state,
+// which is a part of b.
 func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	if len(b) < magicSize || string(b[:magicSize]) != f.Magic {
 		return 0, nil, f.Damaged("it does not begin with %q", f.Magic)

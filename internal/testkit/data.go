@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// requireData names the environment variable that makes tests fail instead of skip if their
-// data is missing. CI sets it on machines that have the data.
+// requireData names the environment variable that makes tests fail, rather than be skipped, if
+// their data is missing. CI sets it on machines that have the data.
 const requireData = "LOADSTAR_DATA_REQUIRED"
 
 // rootPath returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
-// repository, or by default shared/data next to the repository.
+// repository, or shared/data next to the repository by default.
 func rootPath(t testing.TB) string {
 	root := os.Getenv("LOADSTAR_DATA")
 	if root == "" {
@@ -47,7 +47,8 @@ func existing(t testing.TB, dir, what string) string {
 var groupOf = regexp.MustCompile(`files: \[([^/]*)/`)
 
 // Dataset returns the path of the description datasets/NAME.yaml and the folder to which its
-// files are relative. If its group is not there, Dataset skips the test like [DataGroup].
+// files are relative. If its group is missing, Dataset skips or fails the test like
+// [DataGroup].
 func Dataset(t testing.TB, name string) (description, root string) {
 	t.Helper()
 	description = filepath.Join(Repository(t), "datasets", name+".yaml")
@@ -62,7 +63,7 @@ func Dataset(t testing.TB, name string) (description, root string) {
 	return description, filepath.Dir(DataGroup(t, string(group[1])))
 }
 
-// Sample returns the folder of the sample, for tests that need any real readings.
+// Sample returns the folder of the sample, for tests for which any real readings suffice.
 func Sample(t testing.TB) string { return filepath.Join(Repository(t), "datasets", "sample") }
 
 // Repository returns the folder of the repository.

@@ -18,7 +18,8 @@ func Finding(t testing.TB, all finding.List, check string) finding.Finding {
 	return all[i]
 }
 
-// WantFinding compares the finding of a check. It must contain advice, unless all is well.
+// WantFinding compares the finding of a check with a level and a text. A finding that is not OK
+// must contain advice.
 func WantFinding(t testing.TB, all finding.List, check string, level finding.Level, text string) {
 	t.Helper()
 	if f := Finding(t, all, check); f.Level != level || !strings.Contains(f.Text, text) || (f.Do == "") != (level == finding.OK) {

@@ -33,10 +33,10 @@ func path(name string, format uint32) string {
 }
 
 // CheckGolden compares an encoding with the files testdata/NAME.formatN of all formats. encoded
-// is the test's state in the program's current encoding. decode decodes a state and returns
-// an error if it differs from the test's state. CheckGolden also damages the encoded state in
-// many ways, and changes its format number to a newer one; decode must return the correct
-// error.
+// is the test's state in the program's current encoding. decode decodes a state and returns an
+// error if it differs from the test's state. CheckGolden also damages the encoded state in many
+// ways, and changes its format number to a newer one; decode must return the corresponding
+// error each time.
 func CheckGolden(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
 	t.Helper()
 	if newest := path(name, f.Version); *newFormat {

@@ -15,8 +15,8 @@ const first, ports = 10000, 20000
 
 var taken sync.Map // maps a port to the listener that holds its name, or nil
 
-// FreePort returns a port of 127.0.0.1 on which nobody listens. No caller gets the port again
-// while this process lives, neither here nor in another process.
+// FreePort returns a port of 127.0.0.1 on which nobody listens. While this process lives, no
+// other caller gets the port, neither in this process nor in another one.
 func FreePort() (int, error) {
 	last := errors.New("no free port")
 	for range 100 {
@@ -24,9 +24,9 @@ func FreePort() (int, error) {
 		if _, again := taken.LoadOrStore(port, nil); again {
 			continue
 		}
-		// A server listens some time after it got its port. Until then the port looks free to
-		// other processes, and only its name is taken. An abstract name needs no file and ends
-		// with the process.
+		// A server starts to listen some time after it has got its port. Until then, the port
+		// looks free to other processes, so reserve it by a name. An abstract name needs no file
+		// and disappears with the process.
 		if runtime.GOOS == "linux" {
 			name, err := net.Listen("unix", fmt.Sprintf("@loadstar-port-%d", port))
 			if err != nil {
@@ -51,7 +51,7 @@ func FreeAddress() (string, error) {
 	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
-// AddressFor returns a [FreeAddress]. It ends the test if there is none.
+// AddressFor returns a [FreeAddress], or ends the test if there is none.
 func AddressFor(t interface {
 	Helper()
 	Fatal(...any)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFreePort checks that no port is given twice, either by this process or by a concurrent one,
-// and that a process can listen on each.
+// TestFreePort checks that no port is returned twice, by this process or a concurrent one, and
+// that a process can listen on each port.
 func TestFreePort(t *testing.T) {
 	const n = 1500
 	if os.Getenv("LOADSTAR_TAKE") != "" {

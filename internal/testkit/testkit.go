@@ -19,17 +19,17 @@ func Must(t interface {
 	}
 }
 
-// patient is longer than any wait on a machine under heavy load.
+// patient is longer than any wait, even on a machine under heavy load.
 const patient = 5 * time.Minute
 
-// Eventually waits until another goroutine or process meets a condition. It ends the test after
-// minutes.
+// Eventually waits until another goroutine or process meets a condition. It ends the test if
+// this takes more than five minutes.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	Within(t, patient, what, is)
 }
 
-// Within is like Eventually, with a limit.
+// Within is like Eventually, with a time limit.
 func Within(t testing.TB, limit time.Duration, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !is(); time.Sleep(5 * time.Millisecond) {

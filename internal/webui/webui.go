@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Each page is embedded separately, so the linker omits the page that a program does not
-// use. The agent's program must stay small. The files are gzipped.
+// Each page is embedded separately, so that the linker omits the page that a program does not
+// use. The agent's binary must stay small. The files are gzipped.
 var (
 	//go:embed bundle/server.*.gz
 	serverFiles embed.FS
@@ -29,7 +29,7 @@ func Server() http.Handler { return newPages(serverFiles, "server") }
 // Agent serves the page of an agent: the paths / and /ui/….
 func Agent() http.Handler { return newPages(agentFiles, "agent") }
 
-// policy allows a page to load and call only its own origin.
+// policy allows a page to load content from, and send requests to, only its own origin.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
@@ -48,8 +48,8 @@ var kinds = map[string]string{
 	".js":   "text/javascript; charset=utf-8",
 }
 
-// newPages reads the files of the page with the given name. It panics if the build does
-// not match the program, which tests would detect.
+// newPages reads the files of the page with the given name. It panics if the built files do not
+// match the program, which tests would detect.
 func newPages(from embed.FS, name string) pages {
 	all := pages{}
 	for ext, kind := range kinds {
@@ -76,8 +76,9 @@ func newPages(from embed.FS, name string) pages {
 	return all
 }
 
-// Protect sets the headers that prevent a browser from loading foreign content into an
-// answer, and from showing the answer inside a foreign page. The pages set them themselves.
+// Protect sets the headers that prevent a browser from loading foreign content into a response,
+// and from showing the response inside a foreign page. The handlers of the pages set these
+// headers themselves.
 func Protect(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Referrer-Policy", "no-referrer")
@@ -99,7 +100,7 @@ func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Content-Type", f.kind)
-	h.Set("Cache-Control", "no-cache") // revalidate each time; the answer is usually 304
+	h.Set("Cache-Control", "no-cache") // revalidate each time; the response is usually 304
 	h.Set("Vary", "Accept-Encoding")
 	body, tag := f.plain, f.tag
 	if acceptsGzip(r.Header.Values("Accept-Encoding")) {
@@ -110,8 +111,8 @@ func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, path.Base(r.URL.Path), time.Time{}, bytes.NewReader(body))
 }
 
-// acceptsGzip reports whether the values of Accept-Encoding name gzip, and not with a
-// quality of zero.
+// acceptsGzip reports whether the values of Accept-Encoding include gzip with a quality other
+// than zero.
 func acceptsGzip(values []string) bool {
 	for _, v := range strings.Split(strings.Join(values, ","), ",") {
 		coding, quality, _ := strings.Cut(strings.ToLower(v), ";")

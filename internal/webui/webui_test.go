@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// mostGzipped is the maximum size of a page, which is its HTML, script and style together,
-// gzipped.
+// mostGzipped is the maximum total size of a page's HTML, script and style, gzipped.
 const mostGzipped = 60_000
 
 func get(t *testing.T, h http.Handler, method, path string, header ...string) *http.Response {
@@ -134,7 +133,7 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// TestNothingElsewhere checks that pages name no other host from which they would load
+// TestNothingElsewhere checks that pages do not refer to other hosts from which they would load
 // content.
 func TestNothingElsewhere(t *testing.T) {
 	loads := regexp.MustCompile(`(?i)(?:src|href)="(?:https?:)?//|url\((?:"|')?(?:https?:)?//|@import`)

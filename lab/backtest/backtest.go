@@ -42,8 +42,8 @@ type Client struct {
 	Steps []metric.Point `json:"steps,omitempty"`
 }
 
-// Run backtests a baseline. Unless out is empty, it writes every forecast to that file, in
-// the format that the file's name ends with.
+// Run backtests a baseline. Unless out is empty, it writes every forecast to that file, in the
+// format given by the file name's extension.
 func Run(ctx context.Context, b forecast.Backtest, model, out string) (r Result, err error) {
 	var each func(forecast.Forecast) error
 	if out != "" {
@@ -81,7 +81,8 @@ func Run(ctx context.Context, b forecast.Backtest, model, out string) (r Result,
 	return r, nil
 }
 
-// Print prints a table for each dataset. With byClients it has a row for every client.
+// Print prints a table for each dataset. If byClients is true, the table has a row for each
+// client.
 func Print(w io.Writer, results []Result, byClients bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	dataset := ""

@@ -15,8 +15,8 @@ import (
 	"loadstar/series"
 )
 
-// Of returns a backtest with the task of a resolved plan: its horizon, targets, split, stride and
-// reference.
+// Of returns a backtest with the task of a resolved plan, that is, its horizon, targets, split,
+// stride and reference.
 func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 	return forecast.Backtest{
 		Dataset: d, Horizon: p.Model.Horizon.Steps(), Targets: p.Model.Targets.Steps(), Part: series.Test, Workers: workers, Stride: p.Evaluate.Stride.Steps(),
@@ -31,14 +31,14 @@ func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
 
 // besideClients is the maximum number of clients for which baselines are fitted to a run's
-// task. It bounds the time, because ridge-rich takes about a tenth of a second for each
-// client and 24 targets.
+// task. It limits the time that fitting takes: ridge-rich needs about a tenth of a second per
+// client for 24 targets.
 const besideClients = 200
 
 // Beside returns the scores, errors by hour and step, and curves of baselines on the task of
-// the finished run in the folder dir. In a large fleet, it scores evenly spaced clients and
-// those with curves. If the folder already has the baselines, Beside reads them. Otherwise it
-// writes them there.
+// the finished run in the folder dir. In a large fleet, it scores evenly spaced clients and all
+// clients with curves. If the folder already contains the baselines, Beside reads them;
+// otherwise it computes them and stores them there.
 func Beside(ctx context.Context, d *series.Dataset, p *fed.Plan, dir string, names []string, workers int) (run.Beside, error) {
 	b, err := run.ReadBeside(dir)
 	if err != nil || has(b, names) {
@@ -65,7 +65,7 @@ func Beside(ctx context.Context, d *series.Dataset, p *fed.Plan, dir string, nam
 	return b, b.Write(dir)
 }
 
-// has reports whether the tables have all the named baselines.
+// has reports whether the tables contain all the named baselines.
 func has(b run.Beside, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
 		return !slices.ContainsFunc(b.Scores, func(s run.Baseline) bool { return s.Method == name })
@@ -90,7 +90,8 @@ func chosen(d *series.Dataset, clients []run.Client, curves []run.Curve) (indice
 	return indices, drawn
 }
 
-// profile contains a client's absolute errors and loads by hour and by step.
+// profile contains a client's absolute errors by hour and by step, its absolute loads, and its
+// curves.
 type profile struct {
 	hours, steps []sums
 	load         sums
@@ -179,8 +180,8 @@ func beside(ctx context.Context, test forecast.Backtest, name string, drawn map[
 	return nil
 }
 
-// Enough returns an error unless some client was scored. A table of scores that are not
-// numbers would look like a result.
+// Enough returns an error unless at least one client was scored, because a table of NaNs would
+// look like a result.
 func Enough(d *series.Dataset, b forecast.Backtest, results ...metric.Fleet) error {
 	for _, f := range results {
 		if f["mae"].Count > 0 {

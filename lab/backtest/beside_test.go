@@ -18,9 +18,9 @@ import (
 
 var start = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
-// fleet returns n meters with 35 days of hourly loads. The load of a meter is constant within
-// a week: its number plus the number of the week, both from 1. Last week's profile is
-// therefore always 1 kW too low.
+// fleet returns n meters with 35 days of hourly loads. The load of a meter is constant within a
+// week: the number of the meter plus the number of the week, both counted from 1. Last week's
+// profile is therefore always 1 kW too low.
 func fleet(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	var all []series.Meter
@@ -39,7 +39,7 @@ func fleet(t *testing.T, n int) *series.Dataset {
 }
 
 // plan returns a plan of day-ahead forecasts every six hours, whose test split is the last
-// tenth of a series: three days and a half.
+// tenth of a series: three and a half days.
 func plan(t *testing.T) *fed.Plan {
 	t.Helper()
 	p, err := recipe.Read([]byte("name: p\nalgorithm: fedavg\nmodel: {name: dense, targets: 24, split: {train: 0.7, validation: 0.2}}\nevaluate: {stride: 6}\n"))
@@ -49,7 +49,8 @@ func plan(t *testing.T) *fed.Plan {
 	return p
 }
 
-// folder writes the tables of a run that Beside reads: all clients, and curves of those named.
+// folder writes the tables of a run that Beside reads: all clients, and the curves of the named
+// clients.
 func folder(t *testing.T, d *series.Dataset, drawn ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -98,8 +99,8 @@ func TestBeside(t *testing.T) {
 			t.Errorf("profile %+v, want %s %d with %v", r, by, at, want)
 		}
 	}
-	// Origins are six hours apart. The near curve has the steps 1 to 6 of each forecast and
-	// the far one the steps 19 to 24, so that it begins 18 hours later.
+	// Origins are six hours apart. The near curve contains steps 1 to 6 of each forecast and the
+	// far curve steps 19 to 24, so the far curve begins 18 hours later.
 	near, far := 0, 0
 	for i, c := range b.Curves {
 		if c.Client != "m001" || i > 0 && !c.Time.After(b.Curves[i-1].Time) {
@@ -139,10 +140,10 @@ func TestBeside(t *testing.T) {
 }
 
 // TestBesideLargeFleet checks that baselines are fitted for at most 200 clients of a large
-// fleet and for those with curves, and that the number of workers does not matter.
+// fleet and for the clients with curves, and that the number of workers does not matter.
 func TestBesideLargeFleet(t *testing.T) {
 	d, p := fleet(t, 300), plan(t)
-	// The sample has two of three clients: not m002, m005 and so on until m299.
+	// The sample contains two of every three clients; it omits m002, m005 and so on up to m299.
 	var files []string
 	for _, workers := range []int{1, 3} {
 		dir := folder(t, d, "m000", "m001", "m002", "m299")

@@ -20,9 +20,9 @@ import (
 	"loadstar/series"
 )
 
-// Advising measures how much the meters of a dataset would gain from training together, depending
-// on the length of their history. Each history ends before the same weeks, on which all methods are
-// tested.
+// Advising measures how much the meters of a dataset would gain from training together,
+// depending on the length of their history. All histories end before the same weeks, on which
+// all methods are tested.
 type Advising struct {
 	Dir      string // folder of the runs
 	Dataset  *series.Dataset
@@ -47,21 +47,22 @@ type AdviceOfDays struct {
 	Days    int `json:"days"`
 	Clients int `json:"clients"`
 	// Together and Alone are medians of the error relative to last week's load. Alone is the
-	// better of a short and a long training, by its validation loss.
+	// better of a short and a long training by validation loss.
 	Together metric.Number `json:"together"`
 	Alone    metric.Number `json:"alone"`
-	// Simple is the median for the best baseline, whose name is Baseline.
+	// Simple is the same median for the best baseline; Baseline is its name.
 	Simple   metric.Number `json:"simple"`
 	Baseline string        `json:"baseline"`
-	// Gain is the median over clients of the error of training together, relative to the
-	// lower of Alone and Simple, minus 1. Negative is better. Low and High bound the gain
-	// with a confidence of 95 %, over the choice of clients.
+	// Gain is the median over clients of the error of training together divided by the lower of
+	// the errors of Alone and Simple, minus 1. A negative gain means that training together is
+	// better. Low and High are the bounds of a 95 % confidence interval of the gain with regard
+	// to the choice of clients.
 	Gain metric.Number `json:"gain"`
 	Low  metric.Number `json:"gain_low"`
 	High metric.Number `json:"gain_high"`
 	Won  metric.Number `json:"clients_better"`
-	// Bytes and CPU are a client's cost of the training: the bytes in both directions, and
-	// the seconds on this machine.
+	// Bytes and CPU are the cost of the training for a client: the bytes in both directions, and
+	// the CPU seconds on this machine.
 	Bytes int64         `json:"bytes_per_client"`
 	CPU   metric.Number `json:"cpu_seconds_per_client"`
 }
@@ -76,7 +77,7 @@ const (
 
 var adviceDays = []int{14, 28, 91, 364}
 
-// Run trains and compares. It resumes an interrupted comparison.
+// Run trains the methods and compares them. It resumes an interrupted comparison.
 func (a *Advising) Run(ctx context.Context) (*Advice, error) {
 	var contests []Contest
 	var days []int
@@ -250,7 +251,7 @@ func median(values map[string]float64) metric.Number {
 }
 
 // bootstrap returns the median of values, and the bounds that contain 95 % of the medians of
-// samples of as many values, drawn with replacement.
+// samples of the same size, drawn with replacement.
 func bootstrap(values []float64) (mid, low, high float64) {
 	const samples = 2000
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -25,10 +25,10 @@ type Contest struct {
 	Question  *fed.Plan
 	Baselines []string
 	Methods   []Contestant
-	// Subject is the method that is compared with every other one client by client, or "".
+	// Subject is the method that is compared with every other method client by client, or "".
 	Subject string
-	// Peers is a folder with tables of bench skill, or "". Their forecasters are shown as
-	// baselines.
+	// Peers is a folder with tables that bench skill has written, or "". Their forecasters are
+	// shown as baselines.
 	Peers string
 }
 
@@ -55,15 +55,15 @@ type Compared struct {
 	Median   metric.Number `json:"relative_mae_median"`
 	BelowOne metric.Number `json:"below_one"`
 	MAE      metric.Number `json:"mae"`
-	// Low and High are the lowest and the highest median relative MAE of any seed.
+	// Low and High are the lowest and the highest median relative MAE over seeds.
 	Low  metric.Number `json:"relative_mae_median_low"`
 	High metric.Number `json:"relative_mae_median_high"`
-	// Seeds is the number of seeds, or 0 for a baseline. Diverged is the number of seeds
-	// whose validation loss ended at ten times its lowest value or more.
+	// Seeds is the number of seeds, or 0 for a baseline. Diverged is the number of seeds whose
+	// last validation loss was at least ten times the lowest.
 	Seeds    int `json:"seeds"`
 	Diverged int `json:"diverged"`
-	// Coverage is the share of loads between the lowest and the highest quantile, as a mean
-	// over clients, and Calibrated that after calibration. Both are undefined for methods
+	// Coverage is the share of loads between the lowest and the highest quantile, as a mean over
+	// clients; Calibrated is the same share after calibration. Both are undefined for methods
 	// without quantiles.
 	Coverage   metric.Number `json:"coverage"`
 	Calibrated metric.Number `json:"coverage_calibrated"`
@@ -77,8 +77,8 @@ type Compared struct {
 	Paired *Paired `json:"paired,omitempty"`
 }
 
-// Compare backtests the baselines, trains all plans in e's folder and returns the
-// comparisons in the order of the contests. The experiment must have no trials of its own.
+// Compare backtests the baselines, trains all plans in e's folder and returns the comparisons
+// in the order of the contests. The experiment must not have trials of its own.
 func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Comparison, error) {
 	var (
 		all    []Comparison

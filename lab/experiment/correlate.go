@@ -27,7 +27,7 @@ func (p *Part) checkData() error {
 	return nil
 }
 
-// describe returns the rows of such a part for one dataset.
+// describe returns the rows of a part that describes datasets, for one dataset.
 func (p *Part) describe(d *series.Dataset) ([]row, error) {
 	switch p.Data {
 	case Loads:
@@ -58,10 +58,10 @@ type Correlation struct {
 	Value  float64
 }
 
-// Correlations returns the correlations of all static values, then of all weather columns,
-// as table I of bose2023 has them. A static value is compared with the mean load of each
-// meter. A weather column is compared with the load of each meter over time, and the
-// coefficients are averaged over meters. Missing values are omitted.
+// Correlations returns the correlations of all static values, then of all weather columns, as
+// in table I of bose2023. A static value is compared with the mean load of each meter. A
+// weather column is compared with the load of each meter over time, and the coefficients are
+// averaged over meters. Missing values are omitted.
 func Correlations(d *series.Dataset) []Correlation {
 	statics := make([]moments, len(d.StaticNames))
 	sums, counts := make([]float64, len(d.Weather.Names)), make([]float64, len(d.Weather.Names))
@@ -104,7 +104,7 @@ func Correlations(d *series.Dataset) []Correlation {
 }
 
 // moments accumulates means and second moments of pairs. It updates them one pair at a time
-// (Welford), so that loads of thousands of kW lose no digits.
+// (Welford), so that no digits are lost for loads of thousands of kW.
 type moments struct{ n, x, y, xx, yy, xy float64 }
 
 func (m *moments) add(x, y float64) {

@@ -23,7 +23,8 @@ func TestCorrelations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The means are 2.5, 16/3 and 11. Temperature has 1, -1 and sqrt(.6) with the loads.
+	// The mean loads are 2.5, 16/3 and 11. The correlations of the temperature with the loads
+	// are 1, -1 and sqrt(.6).
 	want := map[string]float64{"area": 1, "year": -.98198, "none": math.NaN(), "temperature": math.Sqrt(.6) / 3, "still": math.NaN()}
 	got := Correlations(d)
 	if len(got) != len(want) || got[0].Column != "area" || got[3].Column != "temperature" {

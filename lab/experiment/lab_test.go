@@ -122,8 +122,8 @@ func TestLab(t *testing.T) {
 	if _, ok := adam["dm_same"]; ok {
 		t.Error("Adam is tested against itself")
 	}
-	// Adam and its twin win together everywhere or nowhere, and the best method of a client
-	// is also near the best.
+	// Adam and its twin win for the same clients, and the best method of a client is also near
+	// the best.
 	for seed := range 2 {
 		if a, b := adam["won_rmse"][seed], twin["won_rmse"][seed]; a != b || a+sgd["won_rmse"][seed] != 3 || adam["near_rmse"][seed] < a {
 			t.Errorf("won in %v, %v and %v clients", adam["won_rmse"], twin["won_rmse"], sgd["won_rmse"])
@@ -164,7 +164,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// TestErrors checks that each forecast gives one error, regardless of its number of steps.
+// TestErrors checks that each forecast has one error, regardless of its number of steps.
 func TestErrors(t *testing.T) {
 	l := Lab{Dir: t.TempDir()}
 	variants, err := read(t, tiny, false).Parts[0].plans(nil)

@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// Loads is the value of Part.Data for a part whose rows are the distributions of the load
-// of each building, as figure 2 of bose2023 has them.
+// Loads is the value of Part.Data for a part whose rows are the distributions of the load of
+// each building, as in figure 2 of bose2023.
 const Loads = "loads"
 
 // maxLoads bounds the number of buildings that such a part describes for each dataset,
@@ -18,9 +18,9 @@ const Loads = "loads"
 const maxLoads = 200
 
 // loads returns a row for each building of a dataset: the mean, standard deviation and
-// quantiles over time of its load in kW. They are NaN for a building without readings. If the dataset has more
-// than maxLoads buildings, the rows are of a sample, evenly spaced in the order of the
-// dataset, and each row also has the number of all buildings.
+// quantiles over time of its load in kW. They are NaN for a building without readings. If the
+// dataset has more than maxLoads buildings, the rows are those of a sample, evenly spaced in
+// the order of the dataset, and each row also contains the total number of buildings.
 func (p *Part) loads(d *series.Dataset) ([]row, error) {
 	var rows []row
 	n := min(d.Len(), maxLoads)

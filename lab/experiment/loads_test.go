@@ -14,7 +14,7 @@ import (
 
 const boxes = "title: x\nparts:\n  - {name: figure-2, data: loads, datasets: [d]}\n"
 
-// describeLoads runs a part with data: loads on the given meters.
+// describeLoads runs a part with the setting "data: loads" on the given meters.
 func describeLoads(t *testing.T, meters []series.Meter) ([]Result, error) {
 	t.Helper()
 	d, err := series.NewDataset(series.Dataset{Name: "d", Interval: time.Hour, Clock: time.UTC, Generated: true}, meters)
@@ -70,8 +70,8 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestLoadsBounded checks that a large dataset yields a sample from its first to its last
-// building, and says how many buildings there are.
+// TestLoadsBounded checks that a large dataset yields a sample that includes its first and its
+// last building, and the total number of buildings.
 func TestLoadsBounded(t *testing.T) {
 	for _, n := range []int{200, 201, 1000} {
 		var meters []series.Meter

@@ -11,9 +11,9 @@ import (
 	"loadstar/metric"
 )
 
-// WriteMarkdown writes comparisons of the same methods on several datasets as Markdown
-// tables: a row for each method and a column for each dataset. The baselines come first,
-// and the strongest baseline is at the top. Subject is the subject of the contests.
+// WriteMarkdown writes comparisons of the same methods on several datasets as Markdown tables:
+// a row for each method and a column for each dataset. The baselines come first, with the
+// strongest at the top. subject is the subject of the contests.
 func WriteMarkdown(w io.Writer, all []Comparison, subject string) error {
 	t := &tables{w: w, all: all}
 	order := methodOrder(all)
@@ -72,7 +72,8 @@ func (c Compared) mark() string {
 	return ""
 }
 
-// divergedNote explains the marks of methods that diverged. It is "" if there are none.
+// divergedNote returns a note that explains the marks of methods that diverged, or "" if there
+// are none.
 func divergedNote(all []Comparison) string {
 	var lost []string
 	for _, c := range all {

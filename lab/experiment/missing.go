@@ -10,13 +10,12 @@ import (
 // ErrNoData means that no part of an experiment has data.
 var ErrNoData = errors.New("no part of the experiment has data")
 
-// Without adapts the experiment to missing datasets. It puts the dataset named instead in
-// their place. If instead is "", it removes them, together with the parts that have no
-// dataset left or that need the results of a removed part, and returns the names of these
+// Without adapts the experiment to missing datasets. It replaces them with the dataset whose
+// name is in instead. If instead is "", it removes them, together with the parts that have no
+// dataset left or that need the results of a removed part. It returns the names of the removed
 // parts. The error is ErrNoData if no part is left.
 func (s *Spec) Without(missing []string, instead string) (removed []string, err error) {
-	// The remaining parts are in a new slice, because methods in s.Parts refer to its
-	// elements.
+	// The remaining parts go into a new slice, because methods refer to the elements of s.Parts.
 	var left []Part
 	for i := range s.Parts {
 		p := &s.Parts[i]

@@ -30,8 +30,8 @@ func TestWithout(t *testing.T) {
 		if slices.ContainsFunc(s.Datasets(), func(name string) bool { return slices.Contains(c.missing, name) }) {
 			t.Errorf("without %v: there are %v", c.missing, s.Datasets())
 		}
-		// The best rates on a dataset that the earlier part lacks are those on that part's
-		// first dataset.
+		// For a dataset that the earlier part lacks, the best rates are those on the first
+		// dataset of the earlier part.
 		if len(parts) == 3 {
 			if from := s.Parts[2].method("FedAvg").tuned.part.Datasets; !slices.Equal(from, c.first) {
 				t.Errorf("without %v: rates are chosen on %v", c.missing, from)

@@ -21,8 +21,8 @@ type outcome struct {
 	bytes        float64
 }
 
-// readOutcome reads the tables of a trial's folder. Summary is nil if training failed
-// because it diverged; the tables then end with the failure.
+// readOutcome reads the tables of a trial's folder. s is nil if training failed because it
+// diverged; the tables then end at the failure.
 func readOutcome(dir string, t Trial, s *run.Summary) (*outcome, error) {
 	o := &outcome{Summary: s, plan: t.Plan}
 	var err error
@@ -104,9 +104,9 @@ func (o *outcome) validation(out map[string]float64) {
 	out["converged_round"] = o.converged()
 }
 
-// converged returns the first round from which the median validation error over clients
-// stays within 5 % of its final value. The error is the root of a squared loss, and
-// otherwise the loss itself.
+// converged returns the first round from which on the median validation error over clients
+// stays within 5 % of its final value. The error is the root of a squared loss, and otherwise
+// the loss itself.
 func (o *outcome) converged() float64 {
 	type at struct {
 		round  int
@@ -173,8 +173,8 @@ func ranges(values []float64) (quartiles, full float64) {
 	return quantile(finite, 0.75) - quantile(finite, 0.25), finite[len(finite)-1] - finite[0]
 }
 
-// quantile interpolates linearly between the two sorted values that are nearest to a share
-// of them. It is NaN if there are no values.
+// quantile returns the quantile for the given share. It interpolates linearly between the two
+// nearest sorted values. It is NaN if there are no values.
 func quantile(sorted []float64, share float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -186,8 +186,8 @@ func quantile(sorted []float64, share float64) float64 {
 }
 
 // rankCorrelation returns Spearman's rank correlation: Pearson's correlation of the ranks,
-// where equal values share the mean of their ranks. It is NaN for fewer than two values,
-// and if all values of a variable are equal.
+// where equal values all get the mean of their ranks. It is NaN for fewer than two values, and
+// if all values of a variable are equal.
 func rankCorrelation(a, b []float64) float64 {
 	x, y := ranks(a), ranks(b)
 	mean := float64(len(x)+1) / 2

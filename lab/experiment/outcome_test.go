@@ -64,8 +64,8 @@ func TestRankCorrelation(t *testing.T) {
 	}
 }
 
-// TestRivals checks that only rivals count, that a run that failed wins nowhere, and the
-// comparison with one method.
+// TestRivals checks that only rivals count, that a failed run never wins, and that the
+// comparison with a single method is correct.
 func TestRivals(t *testing.T) {
 	p := Part{Name: "p", Rivals: []string{"a", "b"}, Than: "b"}
 	rows := make([]row, 3)

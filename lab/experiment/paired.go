@@ -12,21 +12,21 @@ import (
 	"loadstar/metric"
 )
 
-// Paired compares the test errors of two runs client by client, on the same days. A median
-// over clients of the errors themselves depends on the dataset's choice of clients. Ratios
-// of the same client do not.
+// Paired compares the test errors of two runs client by client, on the same days. The median of
+// the errors themselves depends on which clients the dataset contains. The ratio of two errors
+// of the same client does not.
 type Paired struct {
 	Clients int `json:"clients"`
 	// Ratio is the median over clients of the first run's MAE divided by the second's.
 	Ratio metric.Number `json:"ratio"`
-	// Low and High are the bounds of a 95 % interval of Ratio for other clients like
+	// Low and High are the bounds of a 95 % confidence interval of Ratio for other clients like
 	// these. The interval says nothing about other days.
 	Low  metric.Number `json:"ratio_low"`
 	High metric.Number `json:"ratio_high"`
 	// Won is the share of clients for which the first run has the lower MAE.
 	Won metric.Number `json:"won"`
-	// Better and Worse are the shares of clients for which the first run's daily errors
-	// are significantly lower or higher, by a Diebold-Mariano test at the 5 % level.
+	// Better and Worse are the shares of clients for which the first run's daily errors are
+	// significantly lower or higher, according to a Diebold-Mariano test at the 5 % level.
 	Better metric.Number `json:"significantly_better"`
 	Worse  metric.Number `json:"significantly_worse"`
 	// Uncorrected is the ratio if the first run's forecasts are not corrected by their
@@ -78,11 +78,11 @@ func pairErrors(a, b []clientErrors) (Paired, error) {
 	return p, nil
 }
 
-// resamples is the number of samples of clients from which an interval is computed.
+// resamples is the number of bootstrap samples of clients from which an interval is computed.
 const resamples = 2000
 
 // interval returns a 95 % bootstrap interval of the median of the clients' ratios. With one
-// client, the interval has no width.
+// client, the width of the interval is 0.
 func interval(ratios []float64) (low, high metric.Number) {
 	random := rand.New(rand.NewPCG(1, uint64(len(ratios))))
 	medians, one := make([]float64, resamples), make([]float64, len(ratios))

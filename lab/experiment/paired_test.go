@@ -29,8 +29,8 @@ func runOf(t *testing.T, errors []run.Error) string {
 	return dir
 }
 
-// errorsOf returns errors of four clients on 60 days. Client k has scale[k] times the
-// errors of scale 1.
+// errorsOf returns errors of four clients on 60 days. The errors of client k are proportional
+// to scale[k].
 func errorsOf(scale ...float64) []run.Error {
 	var all []run.Error
 	for k, name := range []string{"a", "b", "c", "d"} {
@@ -68,7 +68,7 @@ func TestPair(t *testing.T) {
 	if p.Ratio = p.Ratio - want.Ratio; math.Abs(float64(p.Ratio)) > 1e-12 {
 		t.Errorf("the ratio is off by %v", p.Ratio)
 	}
-	// With four clients, one sample in 20 has the same client at least three times.
+	// With four clients, about one sample in 20 contains a given client at least three times.
 	if math.Abs(float64(p.Low)-0.5) > 1e-9 || math.Abs(float64(p.High)-1.25) > 1e-9 {
 		t.Errorf("the interval is %v to %v", p.Low, p.High)
 	}
@@ -76,11 +76,11 @@ func TestPair(t *testing.T) {
 	if p.Ratio = want.Ratio; p != want {
 		t.Errorf("%+v, want %+v", p, want)
 	}
-	// A difference that is small against the noise of both runs is not significant.
+	// A difference that is small compared with the noise of both runs is not significant.
 	noisy := errorsOf(1, 1, 1, 1)
 	rng := rand.New(rand.NewPCG(3, 3))
 	for i := 0; i < len(noisy); i += 4 {
-		// The noise of four days has a mean of zero.
+		// The mean of the noise over four days is zero.
 		x, y := 0.5*(rng.Float64()-0.5), 0.5*(rng.Float64()-0.5)
 		noisy[i].MAE += x
 		noisy[i+1].MAE += y
@@ -100,7 +100,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestPairInCommon checks that only clients and days count that both methods scored.
+// TestPairInCommon checks that only clients and days that both methods scored count.
 func TestPairInCommon(t *testing.T) {
 	one := errorsOf(1, 1, 1, 1)
 	for name, c := range map[string]struct {

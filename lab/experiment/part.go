@@ -50,7 +50,8 @@ func (l *Lab) spend(part string, s *run.Summary) {
 	}
 }
 
-// row is a result with the trials from which it is computed. They may not be done yet.
+// row is a result with the trials from which it is computed. The trials may not be finished
+// yet.
 type row struct {
 	Result
 	trials []int
@@ -100,9 +101,9 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 	return results, nil
 }
 
-// stage returns an experiment without trials for the next stage of the lab. Consecutive
-// parts that do not depend on each other's results run together as one stage. before is
-// the number of rounds in earlier stages, and of the number in all stages.
+// stage returns an experiment without trials for the next stage of the lab. Consecutive parts
+// that do not depend on each other's results run together as one stage. The argument before is
+// the number of rounds in earlier stages; of is the number in all stages.
 func (l *Lab) stage(before, of int) *Experiment {
 	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
 	if l.Progress != nil {
@@ -258,10 +259,10 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 	return rows, nil
 }
 
-// choose returns, for each method of an earlier part, the point of that part's grid with
-// the lowest validation loss on the given dataset: that of the last evaluation, or the lowest
-// of all if the earlier part keeps the best weights. If the earlier part does not have this
-// dataset, choose uses the first dataset of that part.
+// choose returns, for each method of an earlier part, the point of that part's grid with the
+// lowest validation loss on the given dataset. The loss is that of the last evaluation, or the
+// lowest of all evaluations if the earlier part keeps the best weights. If the earlier part
+// does not have this dataset, choose uses the first dataset of that part.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {
 	best := map[string]point{}
 	for _, m := range p.Methods {

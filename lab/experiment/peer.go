@@ -25,9 +25,9 @@ type peer struct {
 	mae    map[string]float64 // by client
 }
 
-// readPeers reads the table that bench skill wrote for a dataset and a number of targets.
-// It returns the peers and the errors of the reference on the same targets. There are none if
-// the folder has no such table.
+// readPeers reads the table that bench skill wrote for a dataset and a number of targets. It
+// returns the peers and the errors of the reference on the same targets. Both are empty if the
+// folder has no such table.
 func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []peer, reference map[string]float64, err error) {
 	path := filepath.Join(dir, fmt.Sprintf("%s-%d.tsv", dataset, targets))
 	f, err := os.Open(path)
@@ -71,7 +71,7 @@ func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []
 	return peers, reference, lines.Err()
 }
 
-// comparePeer returns the scores of a peer, and those of the subject relative to it. Own
+// comparePeer returns the scores of a peer, and a comparison of the subject with it. own
 // contains the rows of the clients tables of the subject's runs, one table for each seed.
 func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Compared, error) {
 	var clients []metric.Scores
@@ -93,8 +93,8 @@ func comparePeer(p peer, reference map[string]float64, own [][]run.Client) (Comp
 const sameTargets = 2e-6
 
 // pairPeer compares the subject with a peer of which only each client's MAE is known. A ratio
-// needs the same targets on both sides, so clients with different errors of the reference do
-// not count. pairPeer returns their names.
+// requires that both errors are for the same targets, so clients whose reference has different
+// errors do not count. pairPeer returns the names of these clients.
 func pairPeer(mae, reference map[string]float64, own [][]run.Client) (p *Paired, others []string) {
 	served, model := map[string]float64{}, map[string]float64{} // the subject's MAEs
 	for _, rows := range own {

@@ -31,8 +31,8 @@ func TestPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Client a has 2/4 and client b 3/2. Only client a is also a client of the subject,
-	// with a mean MAE of 1.5, and of 2 without correction.
+	// The peer's relative errors are 2/4 for client a and 3/2 for client b. Only client a is
+	// also a client of the subject, whose mean MAE is 1.5, or 2 without correction.
 	if c.Method != "boosting-absolute_error, 2 clients" || c.Median != 1 || c.BelowOne != 0.5 || c.MAE != 2.5 || c.Seeds != 0 {
 		t.Errorf("%+v", c)
 	}
@@ -42,8 +42,8 @@ func TestPeers(t *testing.T) {
 	if p := c.Paired; p.Low != 0.75 || p.High != 0.75 {
 		t.Errorf("the interval of one client is %g to %g", p.Low, p.High)
 	}
-	// An error of 1 relative to 0.5 belongs to other targets than errors with a reference of
-	// 4.
+	// A relative error of 0.5 with an MAE of 1 belongs to different targets than errors whose
+	// reference has an error of 4.
 	own[1][0].RelativeMAE = 0.5001
 	if _, err := comparePeer(peers[0], reference, own); err == nil || !strings.Contains(err.Error(), "client a") {
 		t.Errorf("%v for other targets", err)

@@ -77,8 +77,8 @@ type Result struct {
 	Figures map[string]Figure
 }
 
-// Diverged returns how many of the runs diverged: a weight or a loss became infinite, or
-// the validation loss ended at ten times its lowest value or more.
+// Diverged returns how many of the runs diverged: a weight or a loss became infinite, or the
+// last validation loss was at least ten times the lowest.
 func (r Result) Diverged() int {
 	n := 0
 	for _, v := range r.Figures["diverged"] {
@@ -93,10 +93,10 @@ func (r Result) Diverged() int {
 // run to count as still improving.
 const lateGain = 0.001
 
-// Improving returns how many of the runs were still improving when they ended: the last
-// evaluation had the lowest validation loss, by more than a thousandth, or the run was
-// never evaluated. Runs that diverged do not count. Older results lack the gain; there the
-// last loss only has to be the lowest.
+// Improving returns how many of the runs were still improving when they ended: the validation
+// loss of the last evaluation was lower than all others by more than a thousandth, or the run
+// was never evaluated. Runs that diverged do not count. Older results do not contain late_gain;
+// for them, it is enough that the last loss is the lowest.
 func (r Result) Improving() int {
 	n := 0
 	gains, rose, lost := r.Figures["late_gain"], r.Figures["rose"], r.Figures["diverged"]

@@ -14,14 +14,14 @@ import (
 	"loadstar/lab/run"
 )
 
-// unshared are the files of a run that only the training process needs, and the files
-// that reports add.
+// unshared lists the files of a run that only the training process needs, and those that
+// reports add.
 var unshared = []string{"lock", "checkpoint", "kept.bin", "report.html"}
 
-// reuse looks for a finished run of the trial in the subfolders of e.Reuse. If there is one,
-// it copies the run to dir and returns its summary; otherwise the summary is nil. A run is
-// the same if its effective plan, including the seed, its data and its kernel set are the
-// same.
+// reuse looks for a finished run of the trial in the subfolders of e.Reuse. If there is one, it
+// copies the run to dir and returns its summary; otherwise the summary is nil. A finished run
+// can be reused if its effective plan (including the seed), data and kernel set are those of
+// the trial.
 func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 	if e.Reuse == "" {
 		return nil, nil
@@ -59,8 +59,8 @@ func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 	return nil, nil
 }
 
-// copyRun copies a finished run to another folder in one step, so an interrupted copy
-// leaves no run there.
+// copyRun copies a finished run to another folder atomically, so an interrupted copy leaves no
+// run there.
 func copyRun(to, from string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err

@@ -15,11 +15,11 @@ type forecastErrors struct {
 	bias     float64              // mean of forecast minus actual load over all targets
 }
 
-// test compares the forecasts of method Against with those of each other method. It
-// computes for each seed the shares of clients for which the forecasts of Against are
-// better, worse, or not significantly different. To show how often chance alone makes a
-// difference, it also compares the seeds of each method with each other: dm_chance has the
-// share of clients with a significant difference for each pair of seeds.
+// test compares the forecasts of the method in Against with those of each other method. For
+// each seed, it computes the shares of clients for which the forecasts of Against are better,
+// worse, or not significantly different. To show how often differences are due to chance alone,
+// it also compares the seeds of each method with each other: dm_chance contains the share of
+// clients with a significant difference for each pair of seeds.
 func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil
@@ -74,8 +74,8 @@ func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) erro
 	return nil
 }
 
-// significance returns the shares of clients by seed for which our forecasts are better,
-// worse or not significantly different. They are NaN for a seed of which a run failed.
+// significance returns, by seed, the shares of clients for which our forecasts are better,
+// worse or not significantly different. They are NaN for a seed if one of its runs failed.
 func significance(ours, theirs []*forecastErrors) map[string]Figure {
 	n := min(len(ours), len(theirs))
 	better, worse, same := make(Figure, n), make(Figure, n), make(Figure, n)

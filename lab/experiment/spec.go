@@ -19,8 +19,8 @@ import (
 type Spec struct {
 	Title string `yaml:"title"`
 	About string `yaml:"about"`
-	// Pictures is the name of the part whose runs a report shows in charts. The default is
-	// the first part with several seeds, or the first part.
+	// Pictures is the name of the part whose runs a report shows in charts. The default is the
+	// first part with several seeds or, if there is none, the first part.
 	Pictures string `yaml:"pictures"`
 	Parts    []Part `yaml:"parts"`
 }
@@ -30,8 +30,8 @@ type Part struct {
 	// Name is the name of the part's folder. Title is its title in reports.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
-	// As is the name of an earlier part. Fields that are empty in this part are taken from
-	// there. The plans of both are merged, and settings of this part override those of the
+	// As is the name of an earlier part. Empty fields of this part are taken from the earlier
+	// part. The plans of both are merged, and settings of this part override those of the
 	// earlier part.
 	As string `yaml:"as"`
 	// Data, if it is not empty, makes this a part that describes its datasets instead of
@@ -57,11 +57,11 @@ type Part struct {
 	// Against is the method whose forecasts are compared with each other method's, client
 	// by client, with the Diebold-Mariano test.
 	Against string `yaml:"against"`
-	// Rivals lists the methods among which the best one of each client is counted. The
-	// default is all methods of the part.
+	// Rivals lists the methods that compete to be the best one for a client. The default is all
+	// methods of the part.
 	Rivals []string `yaml:"rivals"`
-	// Than is the method with which each other one is compared client by client, by its
-	// relative MAE, and round by round, by its validation loss.
+	// Than is the method with which every other method is compared: client by client with regard
+	// to the relative MAE, and round by round with regard to the validation loss.
 	Than string `yaml:"than"`
 	// Quick contains the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
@@ -69,8 +69,8 @@ type Part struct {
 	small bool // Quick was applied
 }
 
-// smallCohort is the maximum cohort of a quick check, because it may run on the sample, some
-// of whose few clients may be held out.
+// smallCohort is the maximum cohort of a quick check. A check may run on the sample, which has
+// few clients, some of which may be held out.
 const smallCohort = 4
 
 // Method is a method to compare: its name, and the settings in which it differs from the
@@ -130,8 +130,7 @@ type Scalar struct{ Value any }
 // UnmarshalYAML accepts any YAML value.
 func (s *Scalar) UnmarshalYAML(n *yaml.Node) error { return n.Decode(&s.Value) }
 
-// ReadSpec reads an experiment. If quick is true, it returns the small form of the
-// experiment.
+// ReadSpec reads an experiment. If quick is true, it returns the quick form of the experiment.
 func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	var s Spec
 	if err := config.Decode(text, &s); err != nil {
@@ -160,7 +159,8 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	return &s, nil
 }
 
-// picturesDefault returns the first part with several seeds, or the first part.
+// picturesDefault returns the first part with several seeds or, if there is none, the first
+// part.
 func (s *Spec) picturesDefault() string {
 	several := slices.IndexFunc(s.Parts, func(p Part) bool { return len(p.Seeds) > 1 })
 	return s.Parts[max(several, 0)].Name

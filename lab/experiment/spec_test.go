@@ -164,8 +164,8 @@ func TestSpecErrors(t *testing.T) {
 	}
 }
 
-// TestPapers checks that the experiments of all papers in the repository can be read, in
-// their full and their small form.
+// TestPapers checks that the experiments of all papers in the repository can be read, in their
+// full and their quick form.
 func TestPapers(t *testing.T) {
 	files, err := filepath.Glob("../../papers/*/experiment.yaml")
 	if err != nil || len(files) != 5 {
@@ -209,8 +209,8 @@ func TestPapers(t *testing.T) {
 	}
 }
 
-// checkReference checks that errors in a paper's experiments are relative to the last
-// value, as the papers' MASE and our recorded figures are.
+// checkReference checks that errors in a paper's experiments are relative to the last value,
+// like the papers' MASE and our recorded figures.
 func checkReference(t *testing.T, file string, p *Part) {
 	t.Helper()
 	variants, err := p.plans(nil)

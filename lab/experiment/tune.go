@@ -39,8 +39,8 @@ type Tuning struct {
 	// Budget is the CPU time of the search, or 0. If the whole grid is more expensive,
 	// plans are first compared after fewer rounds, and only the best third continues.
 	Budget time.Duration
-	// Progress, if not nil, is called with the numbers of finished trainings and of all
-	// trainings of a stage.
+	// Progress, if not nil, is called with the number of finished trainings and the number of
+	// all trainings of a stage.
 	Progress func(stage, done, of int)
 }
 
@@ -54,8 +54,8 @@ type Tuned struct {
 	// Stages contains the share of a plan's rounds in each stage of the search.
 	Stages []float64 `json:"stages"`
 	Seeds  []uint64  `json:"seeds"`
-	// Candidates are the plans in the order of their rank: those of later stages first, then
-	// by validation loss. Best is the first.
+	// Candidates are the plans, the best first: plans of later stages come before plans of
+	// earlier stages, and plans of the same stage are sorted by validation loss.
 	Candidates []Candidate   `json:"plans"`
 	CPU        metric.Number `json:"cpu_seconds"`
 	// Plan is the best plan as YAML, with a comment on how it was found.
@@ -72,7 +72,7 @@ type Candidate struct {
 	// Loss is the mean loss over clients. It is infinite if training diverged.
 	Loss metric.Number `json:"loss"`
 	// Change is the loss relative to the unchanged plan's, minus 1, or NaN before the last
-	// stage. Lower is the share of clients whose loss is lower.
+	// stage. Lower is the share of clients whose loss is lower than with the unchanged plan.
 	Change metric.Number `json:"change"`
 	Lower  metric.Number `json:"clients_lower"`
 	Mean   metric.Number `json:"relative_mae_mean"`
@@ -110,7 +110,7 @@ func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
 	given, rest := all[:1], all[1:]
 	early := 0
 	if t.Budget > 0 {
-		// The cost of the unchanged plan predicts that of the others.
+		// The cost of the unchanged plan predicts the cost of the others.
 		if err := t.stage(ctx, results, given, 0, 0); err != nil {
 			return nil, err
 		}
@@ -163,8 +163,8 @@ func (t *Tuning) Run(ctx context.Context) (*Tuned, error) {
 	return out, out.write(t.Dir)
 }
 
-// byLoss orders candidates by loss. Plans that diverged come last. The sort is stable, so the
-// unchanged plan comes before an equal one.
+// byLoss orders candidates by loss. Plans that diverged come last. If the sort is stable, the
+// unchanged plan comes before a plan with the same loss.
 func byLoss(a, b Candidate) int { return cmp.Compare(a.Loss, b.Loss) }
 
 // candidates returns the unchanged plan and all other points of the grid.
@@ -247,7 +247,8 @@ func (c *Candidate) name(axes []Axis) string {
 	return strings.Join(parts, " ")
 }
 
-// rounds returns the rounds of a candidate in a stage, of which early precede the last.
+// rounds returns the number of rounds of a candidate in a stage. The argument early is the
+// number of stages before the last.
 func (c *Candidate) rounds(stage, early int) int {
 	n := c.plan.Rounds
 	for range early - stage {
@@ -310,8 +311,8 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// stage trains candidates with the rounds of a stage, adds their scores, and sorts those
-// that are not given by loss.
+// stage trains candidates for the number of rounds of a stage, adds their scores, and sorts all
+// except the given plan by loss.
 func (t *Tuning) stage(ctx context.Context, results *trials, of []Candidate, stage, early int) error {
 	type job struct{ candidate, seed int }
 	var jobs []job
@@ -370,7 +371,7 @@ func (t *Tuning) stage(ctx context.Context, results *trials, of []Candidate, sta
 	return nil
 }
 
-// score sets the scores of a stage: means over the seeds.
+// score sets the scores of a stage, which are means over the seeds.
 func (c *Candidate) score(seeds []trialResult, stage, rounds int) {
 	c.Stage, c.Rounds, c.Loss, c.Mean, c.Median = stage, rounds, 0, 0, 0
 	c.clients = nil

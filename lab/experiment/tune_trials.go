@@ -85,7 +85,7 @@ type trials struct {
 	path string
 	mu   sync.Mutex
 	file struct {
-		Data    string                 `json:"data"` // fingerprint
+		Data    string                 `json:"data"` // fingerprint of the dataset
 		Kernel  string                 `json:"kernel"`
 		Results map[string]trialResult `json:"results"`
 	}

@@ -33,7 +33,7 @@ func (p *Part) volume(d *series.Dataset) (row, error) {
 	}}}, nil
 }
 
-// size is the size of readings in bytes, and the hours that they cover.
+// size contains the size of readings in bytes and the number of hours that they cover.
 type size struct {
 	hours            float64
 	csv, float, gzip int
@@ -43,8 +43,8 @@ type size struct {
 //
 //   - csv is a line for each reading, with its local time and load.
 //   - float is a number of four bytes for each reading.
-//   - gzip is the smallest of three texts of one meter, compressed: the lines of csv, the
-//     numbers of float, and lines with the load alone.
+//   - gzip is the smallest of three gzipped encodings of one meter: the lines of csv, the
+//     numbers of float, and lines that contain only the load.
 func (s *size) add(d *series.Dataset, m series.Meter) error {
 	var lines, numbers, loads []byte
 	for i, load := range m.Load {
@@ -73,7 +73,7 @@ func (s *size) add(d *series.Dataset, m series.Meter) error {
 	return nil
 }
 
-// compressed returns the size of text after gzip at its strongest level.
+// compressed returns the size of text after gzip compression at the highest level.
 func compressed(text []byte) (int, error) {
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)

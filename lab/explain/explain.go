@@ -47,7 +47,7 @@ type Explanation struct {
 	Data *Data `json:"data,omitempty"`
 
 	Alone bool `json:"alone"` // whether clients send nothing
-	// Turns is the number of updates in all rounds. It is an upper bound if a round may
+	// Turns is the total number of updates in all rounds. It is an upper bound if a round may
 	// close early.
 	Turns      int64 `json:"turns,omitempty"`
 	PerRound   int   `json:"turns_per_round,omitempty"`
@@ -62,9 +62,10 @@ type Explanation struct {
 	Weighting    string  `json:"weighting,omitempty"`
 	FractionBits int     `json:"sum_fraction_bits,omitempty"`
 	Bound        float64 `json:"bound,omitempty"`
-	// Coordinate is the limit of each number of an update in the first round, or 0.
+	// Coordinate is the limit on the magnitude of each element of an update in the first round,
+	// or 0 if there is none.
 	Coordinate float64 `json:"coordinate_limit,omitempty"`
-	// Trims means that the server needs single updates only to trim their mean.
+	// Trims means that the server needs individual updates only to compute their trimmed mean.
 	Trims bool     `json:"trimmed_mean,omitempty"`
 	Needs []string `json:"server_needs,omitempty"`
 
@@ -74,7 +75,7 @@ type Explanation struct {
 	// DiskBytes is the maximum size of a simulated run's folder: three copies of the clients'
 	// state between rounds, and the personal weights.
 	DiskBytes int64 `json:"disk_simulator,omitempty"`
-	// Chosen means that the plan has no cohort, and that the fleet is large.
+	// Chosen means that the plan does not set a cohort, and that the fleet is large.
 	Chosen bool `json:"cohort_chosen,omitempty"`
 
 	Kernel    string  `json:"kernel"`
@@ -108,8 +109,8 @@ type Data struct {
 	bytes int64
 }
 
-// Fleet explains a plan for a fleet of the given size, with the inputs of the plan or, if
-// it lists none, of the model's paper. If clients is 0, the size is not known.
+// Fleet explains a plan for a fleet of the given size, with the inputs of the plan or, if it
+// lists none, those of the model's paper. If clients is 0, the size is not known.
 func Fleet(p *fed.Plan, clients int) (*Explanation, error) {
 	q, err := recipe.Frame(p, nil)
 	if err != nil {
@@ -218,8 +219,8 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 }
 
 // deal divides the fleet into clients that train, clients whose data is on the server and
-// held-out clients. It returns the number of clients that train. It returns 0 if the fleet
-// is not known.
+// held-out clients. It returns the number of clients that train, or 0 if the fleet is not
+// known.
 func (e *Explanation) deal(p *fed.Plan) int {
 	x := e.Data
 	if x == nil {
@@ -254,8 +255,8 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	}
 }
 
-// ahead records what the plan forecasts. Without data, the plan may give only the duration,
-// and not the number of steps.
+// ahead records what the plan forecasts. Without data, only the duration may be known, not the
+// number of steps.
 func (e *Explanation) ahead(p *fed.Plan) {
 	horizon, targets, step := p.Model.Horizon, p.Model.Targets, time.Duration(p.Model.Interval)
 	switch {

@@ -11,10 +11,10 @@ import (
 )
 
 // Losses contains the training examples and forecasts that a plan loses because of missing
-// readings. A forecast is due for every 6 hours of a meter's span. It is lost if too many
-// inputs of the model are missing.
+// readings. A forecast is due every 6 hours in the period that a meter's readings cover. It is
+// lost if too many inputs of the model are missing.
 type Losses struct {
-	// Examples and Forecasts are the numbers without gaps.
+	// Examples and Forecasts are the numbers that there would be without gaps.
 	Examples      int64 `json:"examples"`
 	LostExamples  int64 `json:"lost_examples"`
 	Forecasts     int64 `json:"forecasts"`
@@ -38,7 +38,7 @@ func Gaps(p *fed.Plan, d *series.Dataset) (Losses, error) {
 	return sum, nil
 }
 
-// lossesOf returns the losses of one meter, which has the given examples.
+// lossesOf returns the losses of one meter. all contains the meter's examples.
 func lossesOf(q *recipe.Problem, d *series.Dataset, m series.Meter, all series.Examples) Losses {
 	every := max(int(issueEvery/d.Interval), 1)
 	count := func(all series.Examples) (examples, forecasts int64) {

@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// TestGaps removes 0.4 % of the readings at random. If the 168 hours before a forecast must
-// be complete, each of them is present with probability 0.996, so 49 % of the forecasts are
+// TestGaps removes 0.4 % of the readings at random. Each reading is present with probability
+// 0.996, so if the 168 hours before a forecast must be complete, 49 % of the forecasts are
 // lost. A plan that allows gaps loses hardly any.
 func TestGaps(t *testing.T) {
 	const days = 2000

@@ -34,10 +34,9 @@ type Backtest struct {
 	Dataset *series.Dataset
 	Remove  Removal
 	Weather WeatherError
-	// H is the number of steps that are scored; 0 means those that the model forecasts.
+	// H is the number of steps that are scored; 0 means all steps that the model forecasts.
 	H int
-	// From is the first cutoff that is scored, if it is later than the start of the test
-	// split.
+	// From is the first cutoff that is scored, unless it is before the start of the test split.
 	From    int64
 	Workers int
 }
@@ -52,24 +51,24 @@ type Scores struct {
 	Weather   WeatherError `json:"weather_error,omitzero"`
 	H         int          `json:"h"`
 	Issues    int          `json:"issues"`
-	// Rows is the number of forecast steps that could be compared with a reading, and
-	// Sources contains their number by source.
+	// Rows is the number of forecast steps that could be compared with a reading, and Sources
+	// contains the number of these steps by source.
 	Rows    int     `json:"rows"`
 	Sources []Count `json:"sources"`
 	// Reasons contains the number of rows that did not come from the model, by reason.
 	Reasons []Count       `json:"reasons,omitempty"`
 	Clients []ClientScore `json:"clients"`
-	// MAE and RelativeMAE are means and medians over clients. Errors are relative to those of
-	// the load at the same clock time a week before.
+	// MAE is a mean over clients, and RelativeMAE a median. The latter is relative to the error
+	// of the load at the same clock time a week before.
 	MAE         float64 `json:"mae_kw"`
 	RelativeMAE float64 `json:"relative_mae"`
 	// Coverage is the median over clients of the share of readings from P10 to P90. Within
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
-	// Energy and Peak score a day's energy and its highest step, as medians over clients.
-	// Sum is the score of the sum of all clients by step, in the period in which all are
-	// scored. All of these are for the issues at midnight and the next 24 hours, and nil if
+	// Energy and Peak score a day's energy and its highest step, as medians over clients. Sum is
+	// the score of the sum of all clients by step, in the period in which all are scored. All
+	// three are scored on the issues made at midnight, for the next 24 hours, and are nil if
 	// nothing can be scored.
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
@@ -86,24 +85,24 @@ type ClientScore struct {
 	RelativeMAE float64 `json:"relative_mae"`
 	Coverage    float64 `json:"coverage"`
 	Model       float64 `json:"model_share"` // share of the rows from the model
-	// Energy and Peak are the scores of the energy and of the highest step of days.
+	// Energy and Peak are the scores of the daily energy and of the highest step of a day.
 	Energy *SumScore `json:"energy,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
-	// Days are the cutoffs of the issues that both include.
+	// Days are the cutoffs of the issues that both scores include.
 	Days []int64 `json:"-"`
 
 	meter           series.Meter // with all readings
 	number          int          // number of the meter
 	frame           *series.Framer
 	h               int
-	first, newest   int64 // cutoffs of the first issue to score and of the newest one scored
+	first, newest   int64 // cutoffs of the first issue to score and of the newest scored issue
 	issues          int
-	sum, week, both float64 // absolute errors; both contains those of the forecast for which week has one
+	sum, week, both float64 // sums of absolute errors; both is the forecast's error over the steps that week includes
 	inside          int
 	sources         map[issue.Source]int
 	reasons         map[issue.Reason]int
-	// issued contains the means of all issues by cutoff. The other fields contain errors of
-	// days.
+	// issued contains the means of all issues by cutoff. The other fields contain the errors of
+	// daily values.
 	issued       map[int64][]float64
 	energy, peak errorSums
 }
@@ -112,7 +111,8 @@ type ClientScore struct {
 // measured weather.
 type WeatherError struct {
 	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
-	// ahead it is half as large. Errors of successive hours have a correlation of 0.95.
+	// ahead, the standard deviation is half as large. Errors of successive hours have a
+	// correlation of 0.95.
 	Degrees float64 `json:"degrees,omitempty"`
 	// Yesterday means that the weather of the day before replaces the weather forecast.
 	Yesterday bool `json:"yesterday,omitempty"`
@@ -148,7 +148,7 @@ func (w WeatherError) replay(d *series.Dataset) func(cutoff int64, name string, 
 	return nil
 }
 
-// ParseWeatherError parses degrees, or yesterday.
+// ParseWeatherError parses a number of degrees or the word yesterday.
 func ParseWeatherError(s string) (w WeatherError, err error) {
 	if s == "yesterday" {
 		return WeatherError{Yesterday: true}, nil
@@ -160,14 +160,14 @@ func ParseWeatherError(s string) (w WeatherError, err error) {
 	return w, nil
 }
 
-// Scorer scores forecasts over the test split, whoever issued them.
+// Scorer scores forecasts over the test split, regardless of what issued them.
 type Scorer struct {
 	b     Backtest
 	known *series.Dataset
 	all   []*ClientScore // by name
 }
 
-// Scorer returns a scorer of the backtest's meters.
+// Scorer returns a scorer for the backtest's meters.
 func (b Backtest) Scorer() (*Scorer, error) {
 	known, err := b.Remove.apply(b.Dataset)
 	if err != nil {
@@ -206,9 +206,10 @@ func (s *Scorer) First() (first int64) {
 	return first
 }
 
-// Add scores a forecast of P10, P50 and P90. Recorded means that all clients record the
-// forecast. Among all other forecasts, only those at midnight count. The forecasts of a meter
-// must be in ascending order. Forecasts of different meters may be added concurrently.
+// Add scores a forecast of P10, P50 and P90. recorded means that all clients record the
+// forecast. Of the other forecasts, only those at midnight count. The forecasts of a meter must
+// be added in ascending order of their cutoffs. Forecasts of different meters may be added
+// concurrently.
 func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 	at, ok := slices.BinarySearchFunc(s.all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
 	if !ok {
@@ -254,9 +255,9 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	return s.Scores()
 }
 
-// Issue replays the issues and calls do with each of them, and with issues at further cutoffs
-// that also selects. It calls do concurrently for different meters, and in ascending order for
-// each meter.
+// Issue replays the issues and calls do with each of them, and with the issues at other cutoffs
+// for which also returns true. It calls do concurrently for different meters, and in ascending
+// order of cutoffs for each meter.
 func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do func(issue.Forecast)) error {
 	s, err := b.Scorer()
 	if err != nil {
@@ -265,7 +266,7 @@ func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do fu
 	return s.replay(ctx, also, func(f issue.Forecast, _ bool) { do(f) })
 }
 
-// replay calls do with every issue, and with whether clients record it.
+// replay calls do with every issue. recorded reports whether clients record the issue.
 func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do func(f issue.Forecast, recorded bool)) error {
 	b := s.b
 	replay := serve.NewReplay(s.known, b.Model.folder.Model, nil)
@@ -286,8 +287,8 @@ func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do fu
 	return g.Wait()
 }
 
-// client scores a meter up to the end of its readings. It has no rows if the meter did not
-// take part in the run.
+// client scores a meter up to the end of its readings. The score has no rows if the meter did
+// not take part in the run.
 func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Replay, end int64) error {
 	d := b.Dataset
 	client, _, isNew, err := b.Model.client(ctx, c.number, end, 0)
@@ -298,7 +299,7 @@ func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Repl
 	if err != nil {
 		return err
 	}
-	// Errors before the test split set intervals and corrections.
+	// Errors before the test split determine intervals and corrections.
 	if err := replay.Advance(state, c.number, client, nil, c.first); err != nil {
 		return err
 	}
@@ -389,7 +390,7 @@ func median(x []float64) float64 {
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
-// apply returns a copy of the dataset without some readings.
+// apply returns a copy of the dataset without the removed readings.
 func (r Removal) apply(d *series.Dataset) (*series.Dataset, error) {
 	if r.Share == 0 {
 		return d, nil
@@ -399,8 +400,8 @@ func (r Removal) apply(d *series.Dataset) (*series.Dataset, error) {
 		m := d.Meter(i)
 		m.Load = slices.Clone(m.Load)
 		random := rand.New(rand.NewPCG(r.Seed, uint64(i)))
-		// Blocks start anywhere and may overlap. A step is kept if none of the block steps up
-		// to it is the start of a block.
+		// Blocks start anywhere and may overlap. A step is kept if no block starts at this step
+		// or at one of the block-1 steps before it.
 		block := max(r.Block, 1)
 		start := 1 - math.Pow(1-r.Share, 1/float64(block))
 		until := 0

@@ -9,8 +9,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// dayTable is a CSV table with the energy of each local day in kWh, and the highest step of
-// the first 24 hours in kW. ds is the start of the day or, for peaks, of the step that is
+// dayTable is a CSV table with the energy of each local day in kWh, and the highest step of the
+// first 24 hours in kW. ds is the start of the day or, for peaks, the start of the step that is
 // most likely the highest, in UTC.
 type dayTable struct{ b []byte }
 

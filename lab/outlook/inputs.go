@@ -13,7 +13,7 @@ import (
 // maxInputs is the number of meters whose inputs are collected in memory.
 const maxInputs = 10_000
 
-// Inputs collects the model's inputs at each meter's cutoff, and its own forecasts, for
+// Inputs collects the model's inputs at each meter's cutoff, and the model's own forecasts, for
 // users who compute forecasts themselves. Meters for which the model cannot forecast are
 // omitted.
 type Inputs struct {

@@ -26,9 +26,9 @@ type Model struct {
 	// version is the version of the shared weights, or empty.
 	version string
 	data    *series.Dataset
-	// trained is the problem of the run, if the folder lacks the scaling of its clients and
-	// the data is that of the run. fleet contains the ranges of all its meters, if the plan
-	// scales them in the same way.
+	// trained is the problem of the run, if the folder lacks the scaling of its clients and the
+	// data is that of the run; otherwise it is nil. fleet contains the ranges of all its meters,
+	// if the plan scales all meters in the same way.
 	trained *recipe.Problem
 	fleet   series.Ranges
 
@@ -42,8 +42,8 @@ type fitted struct {
 	client *serve.Client
 }
 
-// Open opens a model for the meters of a dataset. Path is the folder of a run, or the file
-// of its shared weights, whose folder must have the plan.
+// Open opens a model for the meters of a dataset. Path is the folder of a run, or the file of
+// its shared weights, whose folder must contain the plan.
 func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	if strings.HasPrefix(path, "release:") {
 		return nil, fmt.Errorf("%s: releases of a server cannot be used yet; name the folder of a run", path)
@@ -87,8 +87,8 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	return m, nil
 }
 
-// sameData returns an error if the folder lacks the scaling of the clients' inputs, as in
-// older versions, and the data is not the run's.
+// sameData returns an error if the folder lacks the scaling of the clients' inputs, as in older
+// versions, and the data is not that of the run.
 func sameData(dir string, d *series.Dataset) error {
 	if _, err := os.Stat(filepath.Join(dir, serve.ScalingName)); err == nil {
 		return nil
@@ -132,11 +132,11 @@ func (m *Model) findScaling(dir string) error {
 // Close closes the model.
 func (m *Model) Close() { _ = m.folder.Close() } // the folder was only read
 
-// Name returns the name of the model, and the version of its shared weights or "".
+// Name returns the name of the model and the version of its shared weights, which may be "".
 func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.version }
 
-// Reach returns the number of steps from the cutoff to the end of the last one that the
-// model forecasts.
+// Reach returns the number of steps from the cutoff to the end of the last step that the model
+// forecasts.
 func (m *Model) Reach() int {
 	p := m.folder.Model.Plan.Model
 	return p.Horizon.Steps() + p.Targets.Steps() - 1

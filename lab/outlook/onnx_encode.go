@@ -14,16 +14,16 @@ import (
 
 // ONNXOutput describes the conversion of a network's outputs.
 type ONNXOutput struct {
-	// Levels is the number of outputs of a target. They are sorted, as the quantiles of a
-	// forecast are.
+	// Levels is the number of outputs per target. They are sorted, like the quantiles of a
+	// forecast.
 	Levels int
 	// Anchor is the position of the input that is added to every output, or -1.
 	Anchor int
-	// An output is multiplied by Scale, then Shift is added.
+	// Each output is multiplied by Scale; then Shift is added.
 	Scale, Shift float64
 }
 
-// Numbers of the ONNX format.
+// Constants of the ONNX format.
 const (
 	irVersion    = 7
 	opsetVersion = 13
@@ -114,8 +114,8 @@ func (g *graph) block(i int, b nn.Block) error {
 	return nil
 }
 
-// lstm adds a stack of LSTM layers. ONNX has the steps first and the gates in the order input,
-// output, forget, cell. Our order is input, forget, cell, output.
+// lstm adds a stack of LSTM layers. In ONNX, the first dimension is the step, and the gates are
+// in the order input, output, forget, cell. Our order of gates is input, forget, cell, output.
 func (g *graph) lstm(b nn.LSTM) {
 	steps, name := g.net.Lookback(), b.Name
 	g.node("Reshape", []string{g.last, g.ints(name+".window", -1, int64(steps), int64(g.net.Inputs()))}, name+".windows")

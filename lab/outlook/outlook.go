@@ -1,5 +1,5 @@
-// Package outlook forecasts the next hours and days of every meter of a dataset with a
-// trained model, and scores the same forecasts on past readings.
+// Package outlook forecasts the next hours and days of every meter of a dataset with a trained
+// model, and scores the same forecasts on past readings.
 //
 // An agent would issue the same forecasts with the same readings. [Run] reads the readings
 // before a cutoff, replays earlier issues to bring the client's state to the cutoff, and
@@ -30,27 +30,28 @@ type Config struct {
 	// At is the cutoff in Unix seconds. If it is 0, each meter's cutoff is the end of its
 	// newest reading.
 	At int64
-	// H is the number of steps to forecast; 0 means those that the model forecasts.
+	// H is the number of steps to forecast; 0 means all steps that the model forecasts.
 	H int
 	// Levels are the quantiles to forecast, in ascending order; nil means 0.1, 0.5 and 0.9.
 	Levels []float64
 	// Clients are the meters to forecast; nil means all.
 	Clients []string
-	// Calibrate is the time that is replayed to set intervals and the blend. If it is 0,
-	// forecasts continue from the states in the model's folder, or replay 63 days.
+	// Calibrate is the length of the period that is replayed to determine intervals and the
+	// blend. If it is 0, forecasts continue from the states in the model's folder, or 63 days
+	// are replayed.
 	Calibrate time.Duration
-	// FitSteps is the number of steps to fit personal layers to meters that have none. 0
-	// means that such meters do not use the model.
+	// FitSteps is the number of training steps for fitting personal layers to meters that have
+	// none; 0 means that such meters do not use the model.
 	FitSteps int
 	Fallback issue.Fallback
 	// Paths is the number of joint scenarios of each forecast.
 	Paths   int
 	Workers int
-	// Now is the current time. Weather before it is taken as observed.
+	// Now is the current time. Weather before Now counts as observed.
 	Now time.Time
-	// Days, if not empty, is the CSV file for the energies of days and the peaks.
+	// Days, if not empty, is the path of the CSV file for daily energies and peaks.
 	Days string
-	// Inputs, if not nil, collects the inputs that the model reads.
+	// Inputs, if not nil, collects the model's inputs.
 	Inputs *Inputs
 	// Progress, if not nil, is called after every meter.
 	Progress func(done, total int)
@@ -170,7 +171,8 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 	return summary, nil
 }
 
-// chosen returns the indexes of the named meters, or of all, in the order of their names.
+// chosen returns the indexes of the named meters, or of all meters, in the order of their
+// names.
 func chosen(d *series.Dataset, names []string) ([]int, error) {
 	type meter struct {
 		id     string

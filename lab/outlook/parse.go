@@ -10,9 +10,9 @@ import (
 // The formats of a time without an offset.
 var naive = []string{"2006-01-02", "2006-01-02 15:04", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02T15:04:05"}
 
-// ParseTime parses a time such as 2026-11-15T14:00:00Z or 2026-11-15 14:00. A time without
-// an offset is on the given clock, which may be nil if it is not known. A time that the
-// clock shows twice, or never, is an error.
+// ParseTime parses a time such as 2026-11-15T14:00:00Z or 2026-11-15 14:00. A time without an
+// offset is on the given clock, which is nil if it is not known. A time that the clock shows
+// twice, or never, is an error.
 func ParseTime(s string, clock *time.Location) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00"} {
 		if t, err := time.Parse(layout, s); err == nil {
@@ -32,7 +32,7 @@ func ParseTime(s string, clock *time.Location) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("time %q is not understood; write it as 2026-11-15T14:00:00Z or 2026-11-15 14:00", s)
 }
 
-// onClock returns the time at which a clock shows the same digits as local in UTC.
+// onClock returns the time at which a clock shows the date and time that local shows in UTC.
 func onClock(s string, local time.Time, clock *time.Location) (time.Time, error) {
 	shown := func(t time.Time) bool { return t.Format(time.DateTime) == local.Format(time.DateTime) }
 	var found []time.Time

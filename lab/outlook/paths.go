@@ -11,8 +11,8 @@ import (
 const (
 	// mostPaths limits the scenarios of a forecast.
 	mostPaths = 500
-	// shapeDays is the number of days whose forecasts provide the scenarios. learnDays is
-	// the number of earlier days whose forecasts set intervals.
+	// shapeDays is the number of days whose forecasts provide the scenarios. learnDays is the
+	// number of earlier days whose forecasts determine intervals.
 	learnDays, shapeDays = 14, 50
 )
 
@@ -34,9 +34,9 @@ func (a About) pathNames() (names []string) {
 	return names
 }
 
-// addPaths adds scenarios to the forecast of meter i. Their courses come from the forecasts that
-// the client would have made at the same time on earlier days. The state of the forecast itself
-// does not change, so its other numbers do not depend on scenarios.
+// addPaths adds scenarios to the forecast of meter i. The shapes of the scenarios come from the
+// forecasts that the client would have made at the same time on earlier days. The state of the
+// forecast itself does not change, so its other numbers do not depend on scenarios.
 func (p *producer) addPaths(f *issue.Forecast, i int, client, anyone *serve.Client, isNew bool) (shapeless bool, err error) {
 	s, err := issue.NewState(p.states)
 	if err != nil {

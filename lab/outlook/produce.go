@@ -41,7 +41,7 @@ type frame struct {
 	once  sync.Once
 	tails *serve.Tails
 	model *serve.Frame // nil if there is no model
-	young *serve.Frame // frame of the generic model; nil if there is none
+	young *serve.Frame // frame of the generic model, or nil if there is none
 	err   error
 }
 
@@ -212,8 +212,8 @@ func (p *producer) open(f *frame, cutoff int64) (err error) {
 	if f.tails, err = serve.NewTails(d, cutoff, ahead); err != nil {
 		return err
 	}
-	// Weather after the cutoff counts as a weather forecast. If its time has passed, it
-	// was measured, and forecasts are better than they could have been.
+	// Weather after the cutoff counts as a weather forecast. If its time has passed, it was
+	// measured, so the forecasts are better than they could have been at the cutoff.
 	w := &d.Weather
 	for i, name := range w.Names {
 		from := int((cutoff - w.Start) / d.Seconds())

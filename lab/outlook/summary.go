@@ -40,8 +40,8 @@ type Summary struct {
 	// Weather is the cost of missing weather after the cutoff for a model that was trained
 	// with weather.
 	Weather *WeatherCost `json:"weather,omitempty"`
-	// Sum is the sum of the means of all meters that have a forecast, at the steps for
-	// which most of them have one.
+	// Sum is the sum of the means of the meters, over the steps for which the most meters have a
+	// forecast.
 	Sum *Sum `json:"sum,omitempty"`
 
 	asked issue.Source // the expected source of a row
@@ -186,8 +186,8 @@ func (s *Summary) finish() {
 	}
 }
 
-// Values returns the number of rows that have a forecast, and that of those that do not come
-// from the model.
+// Values returns the number of rows that have a forecast, and the number of rows, with or
+// without a forecast, that do not come from the model.
 func (s *Summary) Values() (rows, fallbacks int) {
 	rows = s.Rows - s.bySrc[issue.None]
 	return rows, s.Rows - s.bySrc[s.asked]
@@ -269,7 +269,8 @@ func list(counts []Count) string {
 	return strings.Join(parts, ", ")
 }
 
-// amount formats an energy or a power with four digits, and larger ones in full.
+// amount formats an energy or a power with four digits, or with all digits before the decimal
+// point if there are more.
 func amount(v float64) string {
 	if math.Abs(v) < 1000 {
 		return strconv.FormatFloat(v, 'g', 4, 64)

@@ -16,18 +16,20 @@ type SumScore struct {
 	N int `json:"n"` // number of the scored forecasts
 	// Clients is the number of clients.
 	Clients int `json:"clients"`
-	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the
-	// error of last week's loads as the forecast. Bias is relative to the mean actual value.
+	// MAE is in kWh for energies and in kW otherwise. RelativeMAE is relative to the error of
+	// last week's loads. Bias is relative to the mean actual value.
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`
 	Coverage    float64 `json:"coverage"` // share between P10 and P90, or 0 without them
-	// RelativeMean is the mean over clients of the relative MAE; RelativeMAE is its median.
+	// RelativeMean is the mean over clients of the relative MAE; RelativeMAE is the median over
+	// clients.
 	RelativeMean float64 `json:"relative_mae_mean"`
 	// Above is the share of actual values above P90.
 	Above float64 `json:"above_p90"`
-	// Hit and Near are the shares of days whose highest step is the forecast one, or at most
-	// an hour from it. They are 0 for quantities other than peaks.
+	// Hit is the share of days whose highest step was forecast correctly. Near is the share of
+	// days on which the forecast step is at most an hour from the highest one. They are 0 for
+	// quantities other than peaks.
 	Hit  float64 `json:"peak_hit,omitempty"`
 	Near float64 `json:"peak_within_hour,omitempty"`
 }
@@ -65,8 +67,8 @@ type errorSums struct {
 	abs, signed, total, week             float64
 }
 
-// add adds a forecast, unless the forecast, the actual value or last week's value is
-// unknown. It reports whether it did.
+// add adds a forecast, unless the forecast, the actual value or last week's value is unknown.
+// It reports whether it added the forecast.
 func (e *errorSums) add(actual, forecast, low, high, week float64) bool {
 	if math.IsNaN(actual + forecast + week) {
 		return false
@@ -134,8 +136,8 @@ func isMidnight(at int64, clock *time.Location) bool {
 	return t.Hour() == 0 && t.Minute() == 0 && t.Second() == 0
 }
 
-// day returns the loads of a day's steps from a cutoff on, and those at the same clock time
-// a week before. A load that is missing is NaN.
+// day returns the loads in the 24 hours after a cutoff, and the loads at the same clock times a
+// week before. Missing loads are NaN.
 func (c *ClientScore) day(cutoff int64, d *series.Dataset) (loads, week []float64) {
 	from := int((cutoff - c.meter.Start) / d.Seconds())
 	at := func(i int) float64 {
@@ -186,11 +188,11 @@ func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 	}
 }
 
-// Rival is another forecaster of the daily values and sums in a run's forecasts.
+// Rival is another forecaster of the daily values and sums that a run forecasts.
 type Rival struct {
 	// Day returns the energy and the highest load of a client's 24 hours after a cutoff, in kWh
-	// and kW, and the step of the highest load. An energy or a load that it does not forecast is
-	// NaN, and such a step is negative.
+	// and kW, and the step of the highest load. Without a forecast, an energy or a load is NaN,
+	// and the step is negative.
 	Day func(client string, cutoff int64) (energy, peak float64, at int)
 	// Sum returns the sums of all clients in the steps after a cutoff, in kW.
 	Sum func(cutoff int64) []float64
@@ -244,7 +246,7 @@ func sumDay(all []*ClientScore, cutoff int64, d *series.Dataset) (loads, week []
 	return loads, week
 }
 
-// hour counts a forecast of a peak that has the right step, or is at most an hour away.
+// hour counts a forecast of the step of a peak if it is correct or at most an hour off.
 func (e *errorSums) hour(at, forecast int, d *series.Dataset) {
 	apart := time.Duration(max(at-forecast, forecast-at)) * d.Interval
 	if apart == 0 {
@@ -255,7 +257,8 @@ func (e *errorSums) hour(at, forecast int, d *series.Dataset) {
 	}
 }
 
-// top returns the highest of the values and its position. It is NaN if one of them is.
+// top returns the highest of the values and its position. The highest value is NaN if any of
+// the values is.
 func top(x []float64) (highest float64, at int) {
 	highest = math.Inf(-1)
 	for i, v := range x {
@@ -274,9 +277,8 @@ func total(x []float64) (sum float64) {
 	return sum
 }
 
-// sum scores the sum of all clients by step, which is that of a group with all of them as
-// members, in the period in which all are scored. It returns nil if there is no such
-// period.
+// sum scores the sum of all clients by step, computed as for a group of all clients, in the
+// period in which all are scored. It returns nil if there is no such period.
 func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, days []int64, err error) {
 	if len(all) < 2 {
 		return nil, nil, nil
@@ -322,8 +324,8 @@ func (b Backtest) sum(known *series.Dataset, all []*ClientScore) (s *SumScore, d
 	return s, days, nil
 }
 
-// sumOf returns the sum of the clients' readings from a time on. A step that one of them lacks
-// is missing.
+// sumOf returns the sum of the clients' readings from a time on. A step is missing if any
+// client lacks it.
 func sumOf(d *series.Dataset, all []*ClientScore, begin int64) series.Meter {
 	byName := map[string]series.Meter{}
 	end := int64(0)

@@ -20,10 +20,11 @@ import (
 	"loadstar/metric"
 )
 
-// Writer writes forecasts one after the other. A row per meter and step has the columns unique_id,
-// cutoff, ds, one for each quantile such as P10, mean, model, version, source, quality,
-// reason, generated, and one for each scenario such as path1. Times are UTC; ds is the start of the step. CSV and JSON have the
-// precision of float32, as the agent's answers do.
+// Writer writes forecasts one after the other. There is a row for each meter and step. Its
+// columns are unique_id, cutoff, ds, one for each quantile such as P10, mean, model, version,
+// source, quality, reason, generated, and one for each scenario such as path1. Times are UTC;
+// ds is the start of the step. CSV and JSON have the precision of float32, like the agent's
+// responses.
 type Writer interface {
 	Write(issue.Forecast) error
 	// Close completes the file. Discard removes it instead.
@@ -43,9 +44,9 @@ type About struct {
 // Stdout is the path that stands for the standard output.
 const Stdout = "-"
 
-// Create creates a file of forecasts in the format of its extension: .csv, .parquet or
-// .json. [Stdout] stands for CSV on the given writer. The file gets its name when it is
-// closed, so no reader sees an unfinished file.
+// Create creates a file of forecasts in the format of its extension: .csv, .parquet or .json.
+// [Stdout] stands for CSV on the given writer. The file gets its name only when it is closed,
+// so no reader sees an unfinished file.
 func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	if a.Levels == nil {
 		a.Levels = []float64{0.1, 0.5, 0.9}
@@ -73,8 +74,8 @@ func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	return w, nil
 }
 
-// Write forecasts as [Run] does, and writes the rows to a file unless path is empty. If a
-// forecast fails, Write leaves no file. It also returns the forecast of the meter with the
+// Write makes the same forecasts as [Run], and writes the rows to a file unless path is empty.
+// If a forecast fails, Write leaves no file. It also returns the forecast of the meter with the
 // given name.
 func Write(ctx context.Context, c Config, path string, stdout io.Writer, name string) (*Summary, issue.Forecast, error) {
 	var w Writer
@@ -284,7 +285,7 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 	return nil
 }
 
-// jsonNumber returns one of several values as JSON, or null if there is none.
+// jsonNumber returns values[i] as JSON, or null if there is no such value.
 func jsonNumber(values []float64, i int) []byte {
 	if i < len(values) {
 		if b := issue.AppendNumber(nil, values[i]); len(b) > 0 {
@@ -311,12 +312,12 @@ type parquetFile struct {
 	w     *parquet.GenericWriter[any]
 	a     About
 	names []string // names of the columns
-	level []int    // for each column, the index of its quantile, of the mean after them, of a scenario after it, or -1
+	level []int    // index of each column among the quantiles, the mean and the scenarios, in this order, or -1
 	rows  []parquet.Row
 }
 
-// batchRows is the number of rows that are written together. groupRows is the number of
-// rows of a group, which is in memory until it is complete.
+// batchRows is the number of rows that are written together. groupRows is the number of rows in
+// a row group, which is in memory until it is complete.
 const (
 	batchRows = 1024
 	groupRows = 1 << 20

@@ -18,8 +18,8 @@ type BoxChart struct {
 	Generated   bool
 }
 
-// Box is a distribution. Quantiles are its 5, 25, 50, 75 and 95 % quantiles. NaN means that
-// there are no values.
+// Box is a distribution. Quantiles contains its 5, 25, 50, 75 and 95 % quantiles. NaN means
+// that there are no values.
 type Box struct {
 	Name      string
 	Quantiles [5]float64

@@ -55,7 +55,7 @@ func TestBoxChart(t *testing.T) {
 		t.Error(f.Alt)
 	}
 
-	// A chart without boxes has an axis and a list that JavaScript can iterate over.
+	// A chart without boxes still has an axis, and a list that JavaScript can iterate over.
 	text, err = json.Marshal(BoxChart{}.figure().data)
 	if err != nil || !strings.Contains(string(text), `"series":[]`) || strings.Contains(string(text), `"domain":[null`) {
 		t.Errorf("%s, %v", text, err)

@@ -61,7 +61,7 @@ func openBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The sandbox needs privileges that containers seldom have. The page is trusted.
+	// The sandbox needs privileges that containers seldom have. The page under test is trusted.
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
@@ -160,8 +160,8 @@ func (b *browser) note(m message) {
 	}
 }
 
-// eval evaluates a JavaScript expression and stores the result in to. If the result is a
-// promise, it waits for it.
+// eval evaluates a JavaScript expression and stores the result in *to. If the result is a
+// promise, eval waits for its value.
 func (b *browser) eval(expression string, to any) {
 	b.t.Helper()
 	var r struct {

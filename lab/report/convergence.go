@@ -16,16 +16,16 @@ type line struct {
 	High []num  `json:"high,omitempty"`
 }
 
-// The smallest number of evaluations that a chart of medians shows, and of one that shows
-// distributions, and the largest number of methods of the latter.
+// The smallest numbers of evaluations for a chart of medians and for a chart of distributions,
+// and the largest number of methods in the latter.
 const (
 	fewest       = 3
 	fewestPanels = 5
 	mostPanels   = 4
 )
 
-// shownLines returns the lines that a chart shows: the first shownMethods of all, which
-// are those with the lowest errors. More lines would be hard to distinguish.
+// shownLines returns the lines that a chart shows: the first shownMethods, which have the
+// lowest errors. More lines would be hard to distinguish.
 func shownLines(all []line) []line { return all[:min(len(all), shownMethods)] }
 
 // omittedNote returns a note about the lines that a chart omits, or "" if it shows all.
@@ -215,7 +215,8 @@ func (s *dataset) convergence() (figure, bool) {
 		t.Rows = append(t.Rows, row)
 		said = append(said, fmt.Sprintf("%s: median %s, quartiles %s to %s", m.name, short(final[2]), short(final[1]), short(final[3])))
 	}
-	// Fewer boxes, or many small charts, are less informative than the lines of the medians.
+	// A chart with fewer boxes, or many small charts, would be less informative than the chart
+	// of medians.
 	if first >= last || len(panels) > mostPanels || slices.ContainsFunc(panels, func(p panel) bool { return len(p.Round) < fewestPanels }) {
 		return figure{}, false
 	}

@@ -67,7 +67,7 @@ func (s *dataset) worst() []Table {
 	return []Table{t}
 }
 
-// peaks returns a table of errors at daily peaks and of the bias.
+// peaks returns a table of the errors at daily peaks and the bias.
 func (s *dataset) peaks() []Table {
 	t := Table{
 		Title: "Daily peaks and bias", Note: "At the highest load of each day, relative to that load; the bias of all forecasts relative to the mean load. Means over clients. A positive bias means that forecasts are too high.",
@@ -84,7 +84,8 @@ func (s *dataset) peaks() []Table {
 	return []Table{t}
 }
 
-// uses returns a table of energies, sums and peaks, if a backtest has scored them.
+// uses returns a table of the scores of energies, sums and peaks, if a backtest has scored
+// them.
 func (s *dataset) uses() []Table {
 	t := Table{
 		Title:   "Energies, sums and peaks",
@@ -282,7 +283,7 @@ func size(bytes float64) string {
 	return short(bytes) + "\u00a0B"
 }
 
-// findings returns a table of the participating clients and of the problems of their data.
+// findings returns a table of the participating clients and the problems in their data.
 func (s *dataset) findings() []Table {
 	r := s.drawnRun()
 	if r == nil {

@@ -16,12 +16,12 @@ type excerpt struct {
 	interval       int64
 	actual, before []float64
 	leads          []lead
-	// mae is the error of the forecasts. weekMAE is the error of repeating the load of a
-	// week before. Both are over the whole test split and all forecast steps.
+	// mae is the error of the forecasts. weekMAE is the error of repeating the load of the week
+	// before. Both are means over the whole test split and all forecast steps.
 	mae, weekMAE float64
 }
 
-// lead has the forecasts of an excerpt that have the same lead time.
+// lead contains an excerpt's forecasts with the same lead time.
 type lead struct {
 	// steps and until are the shortest and the longest lead time in steps; 1 is the first
 	// target.
@@ -51,7 +51,8 @@ func (r *Run) curveExcerpts(rows []run.Curve) []excerpt {
 			if math.IsNaN(c.Actual) || math.IsNaN(c.Near) {
 				continue
 			}
-			// The means omit values that cannot be scored, but the chart shows them.
+			// Ignore the error, because the means omit values that cannot be scored, but the chart
+			// shows them.
 			_ = errs.Add(c.Near, c.Actual, math.NaN())
 			if !math.IsNaN(c.LastWeek) {
 				_ = week.Add(c.LastWeek, c.Actual, math.NaN())
@@ -134,8 +135,8 @@ func cut(rows []run.Forecast) excerpt {
 		return to
 	}
 	s.actual, s.before = gaps(), gaps()
-	// Show only the forecasts for the first and the last step. If forecasts are made only
-	// every few steps, show as many steps of each forecast, so that no time lacks one.
+	// Show only the forecasts for the first and the last step. If forecasts are made only every
+	// few steps, show that many steps of each forecast, so that there are no gaps.
 	all := make([]int64, 0, len(distances))
 	for d := range distances {
 		all = append(all, d)
@@ -163,8 +164,8 @@ func cut(rows []run.Forecast) excerpt {
 	return s
 }
 
-// closest returns the smallest distance between two consecutive times, or otherwise if
-// there are fewer than two.
+// closest returns the smallest distance between two consecutive times. If there are fewer than
+// two times, it returns the argument otherwise.
 func closest(times []int64, otherwise int64) int64 {
 	for i := 1; i < len(times); i++ {
 		if d := times[i] - times[i-1]; i == 1 || d < otherwise {

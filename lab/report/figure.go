@@ -64,7 +64,7 @@ func (s *dataset) group(i int, share float64) group {
 	return g
 }
 
-// add adds a section with those of the figures that can be drawn, unless it would be empty.
+// add adds a section with the figures that can be drawn, unless the section would be empty.
 func (g *group) add(id, title string, tables []Table, figures ...func() (figure, bool)) {
 	one := section{ID: g.ID + "-" + id, Title: title, Tables: tables}
 	for _, f := range figures {

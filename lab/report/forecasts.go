@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// fanValues is the maximum number of values in the charts of one page, which take about
-// 2 MB. fanDays is the shortest part of the test period that the charts show.
+// fanValues is the maximum number of values in the charts of one page; that many take about 2
+// MB. fanDays is the shortest part of the test period that the charts show.
 const (
 	fanValues = 400000
 	fanDays   = 14
@@ -65,9 +65,9 @@ func (l level) MarshalJSON() ([]byte, error) {
 	return append(to, ']'), nil
 }
 
-// forecasts returns a chart of load and forecasts: of the median, the best and the worst
-// client first, and of others on request. share is the part of the page's values that it may
-// embed.
+// forecasts returns a chart of load and forecasts: first those of the median, the best and the
+// worst client, and those of other clients on request. share is the part of the page's values
+// that the chart may embed.
 func (s *dataset) forecasts(share float64) (figure, bool) {
 	first := s.drawnRun()
 	if first == nil {
@@ -163,8 +163,8 @@ func some(values []float64) bool {
 	return slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) })
 }
 
-// drawnRun returns the run whose clients the chart shows: the first run with curves of the
-// best method that has any.
+// drawnRun returns the run whose clients the chart shows: of the best method that has curves,
+// the first run with curves.
 func (s *dataset) drawnRun() *Run {
 	for _, m := range s.drawnMethods() {
 		return m.runs[0]
@@ -227,9 +227,9 @@ func (c *baseCurve) on(x excerpt, far bool) []float64 {
 }
 
 // pick returns the excerpts to embed and their roles: the median, the best and the worst
-// client, then evenly spaced others by error. It takes as many clients, and then as much of
-// the test period, as the number of values allows. perStep is the number of values of each
-// step of a client.
+// client, then evenly spaced others by error. The number of values limits first the number of
+// clients, and then the part of the test period. perStep is the number of values of each step
+// of a client.
 func (s *dataset) pick(r *Run, values, perStep int) (to []excerpt, roles []string, steps int) {
 	byName := map[string]excerpt{}
 	for _, x := range r.excerpts {
@@ -288,8 +288,8 @@ func (x excerpt) end() int64 {
 	return x.start + int64(n)*x.interval
 }
 
-// cutBefore returns the newest part with the given number of steps that ends at the given
-// time, or as near to it as the excerpt allows.
+// cutBefore returns the part of the excerpt that has the given number of steps and ends at the
+// given time, or as close to it as the excerpt allows.
 func (x excerpt) cutBefore(end int64, steps int) excerpt {
 	if len(x.actual) <= steps {
 		return x
@@ -328,8 +328,8 @@ func (r *Run) excerptOf(client string) excerpt {
 	return r.excerpts[i]
 }
 
-// aligned returns values of the forecasts of excerpt of with the given lead time, at the
-// times of excerpt onto. Times without a forecast are NaN.
+// aligned returns values of the forecasts in of that have the given lead time, at the times of
+// onto; both are excerpts. Times without a forecast are NaN.
 func aligned(onto, of excerpt, steps int, values func(lead) []float64) []float64 {
 	to := make([]float64, len(onto.actual))
 	for i := range to {
@@ -379,8 +379,8 @@ func zoneOf(zone string, all []excerpt) (name string, offsets [][2]int64) {
 const everyClient = 20000
 
 // everybody returns the names of a run's clients and their scores for the search: the error in
-// per cent of the mean load, and the error relative to the reference. For a larger fleet it
-// returns evenly spaced clients and the number of omitted ones.
+// per cent of the mean load, and the error relative to the reference. For a larger fleet, it
+// returns evenly spaced clients, and the number of omitted clients.
 func (s *dataset) everybody(r *Run) (all map[string]any, others int) {
 	var names []string
 	var nmae, relative []num

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestZone checks that a chart shows the time of the clock that it names, including one
-// without daylight saving.
+// TestZone checks that a chart shows times on the clock that it names, including a clock
+// without daylight saving time.
 func TestZone(t *testing.T) {
 	june := time.Date(2017, 6, 1, 0, 0, 0, 0, time.UTC).Unix()
 	for zone, want := range map[string]int64{"America/Chicago": -5 * 3600, "America/Chicago standard time": -6 * 3600, "UTC": 0} {

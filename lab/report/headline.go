@@ -24,7 +24,7 @@ type headline struct {
 // ErrorNote defines the errors in per cent in reports and in the output of simulate.
 const ErrorNote = "Error of the mean load: a client's mean absolute error divided by its mean load, as a mean over clients. Lower by x\u00a0%: the median over clients of the ratio of two errors is 1 − x\u00a0%."
 
-// tile is a number with its meaning.
+// tile is a number with a label and a note that explain it.
 type tile struct{ Value, Label, Note string }
 
 // comparison compares two methods client by client.
@@ -182,8 +182,8 @@ func (m *method) scored() int {
 	return n
 }
 
-// correction returns a note that the method's forecasts are corrected by their latest
-// errors and the baseline's are not. It is empty if they are not corrected.
+// correction returns a note that the method's forecasts are corrected by their latest errors
+// and the baseline's are not. It is empty if the method's forecasts are not corrected.
 func (m *method) correction(baseline string) string {
 	if m.runs[0].settings["evaluate.correct"] != "true" {
 		return ""
@@ -314,8 +314,9 @@ func Closing(dir string) (sentence string, rows [][]string, err error) {
 	return sentence, rows, nil
 }
 
-// closing includes a column with the ratios of the sentence, because the quotient of two
-// medians in the table can differ greatly from the median of the clients' quotients.
+// closing returns the results of [Closing]. The table includes a column with the ratios of the
+// sentence, because the quotient of two medians in the table can differ greatly from the median
+// of the clients' quotients.
 func (s *dataset) closing() (sentence string, rows [][]string) {
 	best := s.best()
 	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1", "RATIO"})

@@ -14,8 +14,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// besideRun returns a run of five clients with day-ahead forecasts. Their errors are the
-// given share of last week's, and those of ridge-rich the other share.
+// besideRun returns a run of five clients with day-ahead forecasts. ours and ridge are the
+// ratios of their errors, and of the errors of ridge-rich, to the error of last week's loads.
 func besideRun(ours, ridge float64) *Run {
 	r := &Run{
 		Dataset: "d", Method: "day", Algorithm: "fedavg", Seed: 1, Reference: "last-week", zone: "Europe/Berlin", interval: 3600, trained: 5, bytes: 10e6,
@@ -97,7 +97,7 @@ func TestHeadline(t *testing.T) {
 	if want := "(median ratio of errors over 5 clients, of which 4 have scores of ridge-rich)"; !strings.Contains(h.Text, want) {
 		t.Errorf("no %q in %s", want, h.Text)
 	}
-	// Without baselines the sentence does not claim to beat one.
+	// Without baselines, the sentence does not claim that the run beats one.
 	r.beside = run.Beside{}
 	if h := groupRuns([]*Run{r}, nil)[0].headline(); strings.Contains(h.Text, "baseline") || h.Verdict != "Better than last week's profile; no baseline was computed" {
 		t.Errorf("%s: %s", h.Verdict, h.Text)
@@ -237,7 +237,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// TestLarge checks the size of the page for a large fleet, because it must open in any
+// TestLarge checks the size of the page for a large fleet, because the page must open in any
 // browser.
 func TestLarge(t *testing.T) {
 	r := besideRun(0.6, 0.8)
@@ -249,7 +249,7 @@ func TestLarge(t *testing.T) {
 	}
 	start := time.Date(2021, 3, 20, 0, 0, 0, 0, time.UTC)
 	var rows []run.Curve
-	for k := range 100 { // as many rows as lab/run keeps
+	for k := range 100 { // as many rows as lab/run stores
 		for i := range 400 {
 			v := 12345.678 + float64(i%100)
 			rows = append(rows, run.Curve{Client: r.Clients[k*100].Client, Time: start.Add(time.Duration(i) * time.Hour), Actual: v, LastWeek: v, Near: v, NearLow: v, NearHigh: v, Far: v, FarLow: v, FarHigh: v})
@@ -271,7 +271,7 @@ func TestLarge(t *testing.T) {
 	t.Logf("%d bytes", len(page))
 }
 
-// TestSameRunTwice checks that a plan that ran under two names is one method.
+// TestSameRunTwice checks that runs of the same plan under two names are one method.
 func TestSameRunTwice(t *testing.T) {
 	a, b := besideRun(0.6, 0.8), besideRun(0.6, 0.8)
 	b.Method, b.settings["name"] = "other", "other"

@@ -25,7 +25,7 @@ func (b *browser) axe(t *testing.T, at string) {
 	}
 }
 
-// checkFan searches a client, picks a date, zooms and changes all selections.
+// checkFan searches for a client, picks a date, zooms and changes all selections.
 func (b *browser) checkFan(t *testing.T) {
 	t.Helper()
 	var got struct {

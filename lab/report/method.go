@@ -12,8 +12,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// dataset contains all methods, trained or baselines, that were scored on one dataset, with
-// errors relative to the same reference.
+// dataset contains all methods, both trained methods and baselines, that were scored on one
+// dataset, with errors relative to the same reference.
 type dataset struct {
 	name      string
 	reference string
@@ -32,7 +32,7 @@ type method struct {
 	scores   []Baseline // only set for baselines
 }
 
-// label returns the name of the method in tables, with a mark if a run diverged.
+// label returns the name of the method in tables, with a mark if one of its runs diverged.
 func (m *method) label() string {
 	if slices.ContainsFunc(m.runs, func(r *Run) bool { return r.diverged }) {
 		return m.name + " †"
@@ -157,7 +157,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// signature returns all settings of the plan except for the given ones as text. Equal
+// signature returns, as text, all settings of the plan except for the given ones. Equal
 // settings give equal text.
 func (r *Run) signature(without ...string) string {
 	var b strings.Builder
@@ -203,8 +203,8 @@ func differing(plans []map[string]string) []string {
 	return to
 }
 
-// disambiguate appends to the names of methods with the same name the settings in which
-// they differ.
+// disambiguate distinguishes methods with the same name: it appends the settings in which they
+// differ to their names.
 func (s *dataset) disambiguate() {
 	same := map[string][]*method{}
 	for _, m := range s.methods {
@@ -304,8 +304,8 @@ func rates(all []*method, key string) []string {
 	return to
 }
 
-// perRun returns one number per run, which is the result of applying of to the values of the
-// run's clients.
+// perRun returns one number per run: the result of the function of for the values of the run's
+// clients.
 func (m *method) perRun(of func([]float64) float64, value func(run.Client) float64) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -410,7 +410,7 @@ func (m *method) mae() float64 {
 }
 
 // nmae returns the clients' errors divided by their mean loads, as a mean or a median over
-// clients. Clients whose mean load is zero have no such error.
+// clients. Clients whose mean load is zero are omitted.
 func (m *method) nmae(over func([]float64) float64) float64 {
 	finite := func(all []float64) float64 {
 		return over(slices.DeleteFunc(slices.Clone(all), func(x float64) bool { return math.IsInf(x, 0) || math.IsNaN(x) }))
@@ -474,7 +474,7 @@ func (r *Run) median() float64 {
 	return m.median()
 }
 
-// HasBaselines reports whether the run's folder has the scores of all the baselines.
+// HasBaselines reports whether the run's folder contains the scores of all the named baselines.
 func (r *Run) HasBaselines(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
 		return !slices.ContainsFunc(r.beside.Scores, func(b run.Baseline) bool { return b.Method == name })

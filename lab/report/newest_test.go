@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNewest checks that a shortened excerpt has the newest steps up to the last forecast of
-// the first client, not a gap after it.
+// TestNewest checks that a shortened excerpt contains the newest steps up to the last forecast
+// of the first client, and no gap after that forecast.
 func TestNewest(t *testing.T) {
 	none := math.NaN()
 	x := excerpt{

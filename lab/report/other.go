@@ -4,7 +4,7 @@ import "loadstar/lab/run"
 
 // Others contains forecasts of other programs for comparison with a run.
 type Others struct {
-	// Table compares them with the run on the forecasts that all of them have.
+	// Table compares them with the run on the targets for which all of them have a forecast.
 	Table Table
 	// Name is the name of the forecasts whose curves are drawn instead of a baseline's.
 	Name   string

@@ -48,8 +48,8 @@ func (s *dataset) byStep() (figure, bool) {
 	return f, true
 }
 
-// profile returns a chart of the error by hour or step. name returns the name of one in
-// tables and tooltips.
+// profile returns a chart of the error by hour or step. name returns the name of an hour or a
+// step in tables and tooltips.
 func (s *dataset) profile(by string, name func(int) string) (figure, bool) {
 	t := Table{Title: "Error by " + strings.Replace(by, "step", "lead", 1), Note: "NMAE in %", Columns: []string{strings.Replace(by, "step", "lead", 1)}}
 	var lines []line

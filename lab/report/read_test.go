@@ -29,7 +29,7 @@ func TestReadRun(t *testing.T) {
 	if len(r.evaluations) != 6 || r.evaluations[0].round != 2 {
 		t.Fatalf("read the evaluations %+v", r.evaluations)
 	}
-	// The distribution ignores the NaN. The other values are 2.5, 2.6 and 2.7.
+	// The distribution ignores NaN. The other values are 2.5, 2.6 and 2.7.
 	if got := r.evaluations[0].spread; math.Abs(got[2]-2.6) > 1e-12 || math.Abs(got[4]-2.7) > 1e-12 {
 		t.Errorf("spread %v", got)
 	}
@@ -63,7 +63,7 @@ func TestReadExperiment(t *testing.T) {
 	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].RelativeMAE) {
 		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
 	}
-	// The same runs twice give the same groups, because duplicates are ignored.
+	// Passing the same runs twice yields the same groups, because duplicates are ignored.
 	sets := groupRuns(append(slices.Clone(runs), runs...), baselines)
 	if len(sets) != 2 {
 		t.Fatalf("%d datasets", len(sets))

@@ -17,7 +17,8 @@ type planText struct {
 const shownPlans = 12
 
 // plans returns the plan of each method, with the hashes of its runs and the command that
-// repeats the first of them. A report of many methods has no plans, because its runs are in a table.
+// repeats the first run. A report on many methods shows no plans, because its runs are in a
+// table.
 func plans(sets []*dataset) []planText {
 	var to []planText
 	for _, s := range sets {
@@ -91,7 +92,7 @@ func runTables(sets []*dataset) []Table {
 				name, m.label(), r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
 				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
 			})
-			// A plan that runs on several datasets has only one column.
+			// A plan that runs on several datasets has only one column in the table.
 			if !slices.Contains(plans.Columns, m.name) {
 				plans.Columns = append(plans.Columns, m.name)
 				columns = append(columns, r.settings)

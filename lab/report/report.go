@@ -1,6 +1,6 @@
-// Package report generates a self-contained HTML report from runs, with tables and charts,
-// in a light and a dark theme, for screens, phones and print. The page needs no network.
-// The tables contain all results. JavaScript draws the charts from data in the page.
+// Package report generates a self-contained HTML report from runs, with tables and charts, in a
+// light and a dark theme, for screens, phones and print. The page needs no network. The tables
+// contain all results. JavaScript draws the charts from data in the page.
 //
 // The output depends only on the input folders. Tables and charts that use synthetic data
 // are labelled.
@@ -20,8 +20,8 @@ import (
 	"strings"
 )
 
-// Report is the content of a page. Every field is optional. Sections appear in the order
-// of the fields.
+// Report is the content of a page. All fields are optional. Sections appear in the order of the
+// fields.
 type Report struct {
 	Title string // default: the methods and datasets
 	About string // plain text; line breaks are preserved
@@ -138,7 +138,7 @@ type figure struct {
 	ID, Kind, Title, Caption string
 	Alt                      string // text alternative of the chart
 	Generated                bool   // whether it uses synthetic data
-	Marked                   bool   // whether its own title is marked, because its section is not
+	Marked                   bool   // whether its own title is marked because its section is not
 	Layout                   string // "wide": tables below the chart; "narrow": small tables beside it
 	Tables                   []Table
 

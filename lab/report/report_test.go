@@ -263,7 +263,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("no figure of kind %s", kind)
 		}
 	}
-	// The part about synthetic data is marked once, and its charts are marked for saved files.
+	// The part about synthetic data is marked once. Its charts are marked too, because they can
+	// be saved as files.
 	madeAt, realAt := strings.Index(page, `<section id="data-1" class="group">`), strings.Index(page, `<section id="data-2" class="group">`)
 	made, real := page[madeAt:realAt], page[realAt:strings.Index(page, `<section id="runs">`)]
 	if f, m := strings.Count(made, "<figure "), strings.Count(made, " data-generated "); f == 0 || f != m {

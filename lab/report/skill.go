@@ -27,7 +27,7 @@ func (s *dataset) skill() (figure, bool) {
 			continue
 		}
 		share := m.belowOne()
-		// Many boxes are hard to read. The table has all methods.
+		// Many boxes would be hard to read. The table contains all methods.
 		if !(m.baseline && s.repeats(m.name)) && (len(b.rows) < shownBoxes || m == s.strongest()) {
 			b.add(m, scores, q)
 		}

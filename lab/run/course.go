@@ -20,12 +20,12 @@ const late = 100
 // Course describes how the losses of a run changed during training. Numbers that the run
 // does not have are NaN.
 type Course struct {
-	// TrainFirst is the mean training loss of the first round. TrainLast is the mean of
-	// the last 100 rounds, or of the last tenth of a run with fewer than 1,000.
+	// TrainFirst is the mean training loss of the first round. TrainLast is the mean of the last
+	// 100 rounds, or of the last tenth if the run has fewer than 1,000 rounds.
 	TrainFirst metric.Number `json:"train_loss_first"`
 	TrainLast  metric.Number `json:"train_loss_last"`
-	// Lowest is the lowest validation loss of any evaluation, Last that of the last one,
-	// and Late the mean over the evaluations in the last 100 rounds, or in the last tenth.
+	// Lowest is the lowest validation loss of all evaluations, Last is that of the last
+	// evaluation, and Late is the mean over the evaluations in the rounds that TrainLast covers.
 	// The validation loss is the mean over clients.
 	Lowest metric.Number `json:"validation_loss_lowest"`
 	Last   metric.Number `json:"validation_loss_last"`
@@ -72,8 +72,8 @@ func Losses(rows []Evaluation) (all []Loss) {
 	return all
 }
 
-// Lowest returns the index of the lowest loss, the first one if there are several. Losses
-// that are not numbers do not count; if there are no others, the result is 0.
+// Lowest returns the index of the lowest loss, or of the first if there are several. It ignores
+// NaNs; if all losses are NaN, it returns 0.
 func Lowest(losses []Loss) int {
 	at := 0
 	for i, l := range losses {

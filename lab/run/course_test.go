@@ -12,7 +12,7 @@ func TestCourse(t *testing.T) {
 	for i := range rounds {
 		rounds[i] = Round{Round: i, Loss: float64(40 - i)}
 	}
-	rounds[0].Loss = math.NaN() // nobody answered
+	rounds[0].Loss = math.NaN() // no client responded
 	for _, c := range []struct {
 		losses   []float64
 		rose     float64

@@ -11,8 +11,8 @@ import (
 )
 
 // Peak is a row of the peaks table. It contains the bias of a client's test forecasts, and
-// their errors at the highest load of each day of the dataset's clock. Loads and errors are
-// in kW. Days with less than three quarters of their readings do not count.
+// their errors at the highest load of each day on the dataset's clock. Loads and errors are in
+// kW. Days with less than three quarters of their readings do not count.
 type Peak struct {
 	Client string `parquet:"unique_id,dict"`
 	// Bias is the mean of forecast minus load. It is positive if forecasts are too high.
@@ -23,9 +23,9 @@ type Peak struct {
 	PeakBias float64 `parquet:"peak_bias"`
 }
 
-// Use is a row of the uses table, which is the score of a common use of forecasts, issued at
-// midnight for the next 24 hours. The quantity is the energy of a day, the sum of all clients by
-// step, or the highest step of a day. Energies and peaks are medians over clients.
+// Use is a row of the uses table: the score of forecasts for a common use. They are issued at
+// midnight for the next 24 hours. The quantity is the energy of a day, the sum of all clients
+// by step, or the highest step of a day. Energies and peaks are medians over clients.
 type Use struct {
 	Dataset      string  `parquet:"dataset,dict"`
 	Quantity     string  `parquet:"quantity,dict"` // energy, sum or peak
@@ -52,10 +52,10 @@ type Calibration struct {
 	Share   float64 `parquet:"share"`
 }
 
-// Curve is a row of the curves table: one step of the test split of a client, whether or not
-// it was forecast, with gaps as NaN. Near is the forecast with the shortest lead and Far that
-// with the longest, each with its interval from P10 to P90. Far is NaN if the model forecasts
-// a single target.
+// Curve is a row of the curves table: one step of the test split of a client, whether or not it
+// was forecast, with gaps as NaN. Near is the forecast with the shortest lead, and Far the
+// forecast with the longest lead, each with its interval from P10 to P90. Far is NaN if the
+// model forecasts a single target.
 type Curve struct {
 	Client   string    `parquet:"unique_id,dict"`
 	Time     time.Time `parquet:"ds,timestamp(millisecond)"`
@@ -95,10 +95,11 @@ type Beside struct {
 	Curves  []BaselineCurve
 }
 
-// besideDir is the folder of these tables in the folder of the run.
+// besideDir returns the folder of the tables of baselines in the folder of a run.
 func besideDir(dir string) string { return filepath.Join(dir, "baselines") }
 
-// ReadBeside reads the baselines in the folder of a run. It has no scores if there are none.
+// ReadBeside reads the baselines in the folder of a run. The result has no scores if the folder
+// has no baselines.
 func ReadBeside(dir string) (b Beside, err error) {
 	at := besideDir(dir)
 	if b.Scores, err = Read[Baseline](at, "baselines"); err != nil || len(b.Scores) == 0 {
@@ -130,8 +131,8 @@ func (b Beside) Write(dir string) error {
 // Missing is the number that stands for a missing value in a table.
 var Missing = math.NaN()
 
-// Rounded returns a number with five digits, which is more than a chart shows, so that
-// tables of curves stay small.
+// Rounded rounds a number to five digits, so that tables of curves stay small. A chart shows
+// fewer digits.
 func Rounded(v float64) float64 {
 	if math.IsNaN(v) {
 		return v
@@ -145,18 +146,18 @@ func Rounded(v float64) float64 {
 type Leads struct{ Targets, Stride int }
 
 // Near and Far report whether the curve of the shortest or the longest leads includes the
-// forecast of the given step, counted from 1. As many steps of each forecast are shown as lie
-// between two forecasts, so that no time lacks one.
+// forecast of the given step, counted from 1. The number of steps shown of each forecast is the
+// number of steps between two forecasts, so that there are no gaps.
 func (l Leads) Near(step int) bool { return step <= max(l.Stride, 1) }
 
-// Far reports whether the curve of the longest leads includes the forecast of the step.
+// Far reports whether the curve of the longest leads includes the forecast of the given step.
 func (l Leads) Far(step int) bool { return l.HasFar() && step > l.Targets-max(l.Stride, 1) }
 
 // HasFar reports whether there is a curve of the longest leads.
 func (l Leads) HasFar() bool { return l.Targets > max(l.Stride, 1) }
 
-// The maximum number of rows of the curves table, and of clients in it. Each client has at
-// least a week.
+// The maximum numbers of rows and of clients in the curves table. Each client has at least a
+// week of rows.
 const (
 	curveRows    = 40000
 	curveClients = 100
@@ -167,7 +168,7 @@ const (
 func CurveClients(steps int) int { return max(min(curveRows/max(steps, 1), curveClients), 3) }
 
 // Extremes returns the indices of the clients with the median, the lowest and the highest
-// relative MAE, of those that have one. There are fewer if there are fewer such clients.
+// relative MAE. It returns fewer indices if fewer than three clients have a relative MAE.
 func Extremes(clients []Client) []int {
 	var order []int
 	for i, c := range clients {

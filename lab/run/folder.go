@@ -73,13 +73,12 @@ type Evaluation struct {
 	RelativeMAE float64 `parquet:"relative_mae"`
 }
 
-// Client is a row of the clients table: mean and standard deviation of a client's load in
-// the training split, and its scores on the test split. Loads and errors are in kW. The
-// point forecasts are those that a client would use, blended with a simple forecast if the plan
-// says so. ModelRelativeMAE is the relative MAE of the model alone. The scores of quantiles are
-// NaN if
-// the model forecasts only points. Coverage is the share of loads in the widest central
-// interval, such as P10 to P90.
+// Client is a row of the clients table: mean and standard deviation of a client's load in the
+// training split, and its scores on the test split. Loads and errors are in kW. The point
+// forecasts are those that a client would use, blended with a simple forecast if the plan
+// requires this. ModelRelativeMAE is the relative MAE of the model alone. The scores of
+// quantiles are NaN if the model forecasts only points. Coverage is the share of loads in the
+// widest central interval, such as P10 to P90.
 type Client struct {
 	Client             string  `parquet:"unique_id"`
 	Level              float64 `parquet:"mean_kw"`
@@ -98,7 +97,7 @@ type Client struct {
 	CalibratedCoverage float64 `parquet:"coverage_calibrated"`
 	Pinball            float64 `parquet:"pinball"` // mean over the levels
 	CalibratedPinball  float64 `parquet:"pinball_calibrated"`
-	// Levels has two scores for each quantile of [Results].Levels, after calibration: the
+	// Levels contains two scores for each quantile of [Results].Levels, after calibration: the
 	// pinball loss, and the share of loads that are not above the forecast.
 	Levels []float64 `parquet:"-"`
 }
@@ -147,8 +146,8 @@ type Results struct {
 	Clients   []Client
 	Profile   []Profile
 	Forecasts []Forecast
-	// Errors yields the rows of the errors table, because a large fleet has very many; nil
-	// means none.
+	// Errors yields the rows of the errors table. It is an iterator because a large fleet has
+	// very many rows; nil means that there are none.
 	Errors      iter.Seq[Error]
 	Peaks       []Peak
 	Calibration []Calibration
@@ -160,7 +159,7 @@ func OtherLevels(levels []float64) []float64 {
 	return slices.DeleteFunc(slices.Clone(levels), func(l float64) bool { return l == 0.1 || l == 0.5 || l == 0.9 })
 }
 
-// levelColumns returns the names of the columns that each quantile has, such as P05.
+// levelColumns returns the names of the columns for all quantiles, such as P05.
 func levelColumns(levels []float64, prefixes ...string) (names []string) {
 	for _, l := range levels {
 		for _, p := range prefixes {
@@ -232,9 +231,9 @@ func Create(dir string, plan []byte) (*Folder, error) {
 	return f, nil
 }
 
-// Reopen opens the folder of an existing run, which must have the given plan. Unless
-// upgrade is nil, it converts a plan of an older version of the program to the form that
-// this version writes. The caller then calls OpenTables with the offsets in the checkpoint.
+// Reopen opens the folder of an existing run, which must have the given plan. Unless upgrade is
+// nil, it is called to convert a plan of an older version of the program to the format of this
+// version. The caller then calls OpenTables with the offsets in the checkpoint.
 func Reopen(dir string, plan []byte, upgrade func(plan []byte) ([]byte, error)) (*Folder, error) {
 	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -274,7 +273,7 @@ func open(dir string) (*Folder, error) {
 	return &Folder{Dir: dir, lock: lock, events: events}, nil
 }
 
-// removeTemporary removes the temporary files that atomicfile leaves when a process is
+// removeTemporary removes the temporary files that package disk leaves when a process is
 // killed.
 func removeTemporary(dir string) error {
 	for _, pattern := range []string{".*.[0-9]*", "personal/.*.safetensors.[0-9]*", "tuned/.*.safetensors.[0-9]*"} {
@@ -350,9 +349,8 @@ func (f *Folder) Load() ([]byte, error) {
 	return text, err
 }
 
-// Finish writes the tables of results, the Parquet copies of the other tables, and the
-// summary. It writes the summary last, because a run is finished if its folder has a
-// summary.
+// Finish writes the tables of results, the Parquet copies of the other tables, and the summary.
+// It writes the summary last, because a run counts as finished if its folder has a summary.
 func (f *Folder) Finish(r Results, summary *Summary) error {
 	if _, err := f.Flush(); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"loadstar/internal/csvcell"
 )
 
-// ForecastWriter writes forecasts one at a time, in the long format that common
-// forecasting libraries use: unique_id, cutoff, ds, y, and a column with the model's name.
+// ForecastWriter writes forecasts one at a time, in the long format that common forecasting
+// libraries use. The columns are unique_id, cutoff, ds, y, and one with the model's name.
 type ForecastWriter interface {
 	Write(Forecast) error
 	Close() error

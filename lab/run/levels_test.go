@@ -15,7 +15,7 @@ import (
 )
 
 // TestLevelColumns checks that all quantiles of a model are columns, in CSV and Parquet, and
-// that readers that do not know them can still read the table.
+// that readers that do not know these columns can still read the table.
 func TestLevelColumns(t *testing.T) {
 	dir := t.TempDir()
 	levels := []float64{0.05, 0.1, 0.5, 0.9, 0.975}

@@ -263,7 +263,7 @@ func TestFolderLock(t *testing.T) {
 	}
 }
 
-// A folder whose creation stopped before writing the plan can be created again.
+// A folder can be created again if its creation stopped before the plan was written.
 func TestFolderWithoutPlan(t *testing.T) {
 	dir := t.TempDir()
 	f, err := open(dir)

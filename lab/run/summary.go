@@ -33,7 +33,7 @@ type Summary struct {
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`
 	// Zone is the time zone of the dataset's clock, and Interval the length of a step in
-	// seconds. Older versions did not write them.
+	// seconds. Summaries of older versions lack them.
 	Zone     string `json:"zone,omitempty"`
 	Interval int64  `json:"interval_seconds,omitempty"`
 	// LeftOut lists the meters that the run left out because they have no complete
@@ -62,14 +62,14 @@ type Summary struct {
 	} `json:"relative_mae"`
 	// Corrected means that the scored forecasts are corrected by their latest errors.
 	Corrected bool `json:"corrected"`
-	// Coverage contains the mean share of loads in the widest central interval over
+	// Coverage contains the share of loads in the widest central interval, as a mean over
 	// clients, before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`
 	MAE      metric.Number `json:"mae"`
 	// Last contains the scores of the last round's weights, if the plan could choose earlier
 	// ones.
 	Last *LastRound `json:"last_round,omitempty"`
-	// Course describes how the losses changed in training. Older versions did not write it;
+	// Course describes how the losses changed in training. Summaries of older versions lack it;
 	// ReadSummary then computes it from the run's tables.
 	Course *Course `json:"course,omitempty"`
 	// Fleet contains the distribution of every metric over clients.

@@ -24,10 +24,10 @@ import (
 	"loadstar/internal/disk"
 )
 
-// Table is a CSV file to which rows of type T are appended. T is a struct of strings,
-// integers, floats and times. Its parquet tags contain the names of the columns. NaN
-// becomes an empty field. A last field of type []float64 contains the values of columns
-// whose names differ from run to run, such as those of quantiles.
+// Table is a CSV file to which rows of type T are appended. T is a struct of strings, integers,
+// floats and times. Its parquet tags contain the names of the columns. NaN becomes an empty
+// field. If the last field is of type []float64, it contains the values of columns whose names
+// differ from run to run, such as those of quantiles.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
@@ -36,8 +36,8 @@ type Table[T any] struct {
 	more   int // columns whose names differ from run to run
 }
 
-// openTable opens a table and truncates it to the offset. If the offset is 0, it creates
-// the table. More contains the names of the columns whose values are in the last field.
+// openTable opens a table and truncates it to the offset. If the offset is 0, it creates the
+// table. more contains the names of the columns whose values are in the last field.
 func openTable[T any](path string, offset int64, more ...string) (*Table[T], error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -133,7 +133,7 @@ func (t *Table[T]) flush() (int64, error) { return t.offset, t.w.Flush() }
 
 func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
 
-// writeTable writes a table and its Parquet copy. Rows may be nil.
+// writeTable writes a table and its Parquet copy. rows may be nil.
 func writeTable[T any](path string, rows iter.Seq[T], more ...string) error {
 	t, err := openTable[T](path+".csv", 0, more...)
 	if err != nil {
@@ -172,8 +172,8 @@ func Read[T any](dir, name string) (rows []T, err error) {
 	return rows, err
 }
 
-// readTable calls each for every row of a table. Unless begin is nil, it calls it first, with
-// the names of the columns whose values are in the last field.
+// readTable calls each for every row of a table. Unless begin is nil, readTable first calls
+// begin with the names of the columns whose values are in the last field.
 func readTable[T any](path string, begin func(more []string), each func(T) error) error {
 	f, err := os.Open(path)
 	if err != nil {

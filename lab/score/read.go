@@ -18,7 +18,7 @@ import (
 	"loadstar/series/table"
 )
 
-// maxRows bounds the memory for forecasts, which is 16 bytes per row and 8 for each of its
+// maxRows limits the memory for forecasts: a row takes 16 bytes, and 8 bytes for each of its
 // values.
 const maxRows = 50_000_000
 
@@ -35,7 +35,8 @@ type rows struct {
 	values []float64
 }
 
-// method is a forecast with a name. It consists of a column, and those of its interval or -1.
+// method is a forecast with a name. It contains the column of the point forecast and the
+// columns of its interval bounds, which are -1 if there is no interval.
 type method struct {
 	name             string
 	point, low, high int
@@ -49,9 +50,9 @@ type Forecasts struct {
 	columns int
 	clients map[string]*rows
 	y       int // column of the loads in the file, or -1
-	// ends means that cutoffs are the ends of the newest known intervals. Otherwise they
-	// were the starts of these intervals, as in the files of Nixtla's libraries, and were
-	// moved.
+	// ends means that cutoffs are the ends of the newest known intervals. Otherwise, they were
+	// the starts of these intervals, as in the files of Nixtla's libraries, and have been moved
+	// to the ends.
 	ends bool
 	zone bool // times had no offset, and are taken as local times
 }
@@ -60,9 +61,9 @@ type Forecasts struct {
 var interval = regexp.MustCompile(`^(.*?)[-_]?(?:(lo|hi)-([0-9.]+)|P([0-9.]+))$`)
 
 // Read reads a CSV or Parquet file with the columns unique_id, cutoff, ds, and one or several
-// forecasts. A column y contains the loads that the file's author used. The names of the bounds
-// of intervals end with -lo-80 and -hi-80, or with P10 and P90; P50 is then the forecast. Times
-// without an offset are in the dataset's zone.
+// forecasts. A column y, if there is one, contains the loads that the file's author used. The
+// names of the bounds of intervals end with -lo-80 and -hi-80, or with P10 and P90; P50 is then
+// the forecast. Times without an offset are in the dataset's zone.
 func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -188,7 +189,7 @@ func (f *Forecasts) read(t table.Table, wanted []int, clock *table.Clock) error 
 		if err != nil {
 			return fmt.Errorf("ds: %w", err)
 		}
-		// In autumn an hour has the same local time twice.
+		// In autumn, the local times of one hour occur twice.
 		if n := len(client.keys); at.Again != 0 && n > 0 && client.keys[n-1].at >= at.Unix && client.keys[n-1].at < at.Again {
 			at.Unix = at.Again
 		}
@@ -206,7 +207,7 @@ func (f *Forecasts) read(t table.Table, wanted []int, clock *table.Clock) error 
 	})
 }
 
-// settle sorts the rows, refuses repeated rows and forecasts of known loads, and detects the
+// settle sorts the rows, rejects repeated rows and forecasts of known loads, and detects the
 // meaning of cutoffs.
 func (f *Forecasts) settle(step int64) error {
 	least, leaks, first := int64(math.MaxInt64), 0, ""

@@ -20,9 +20,9 @@ func (f *Forecasts) Rename(name string) error {
 	return nil
 }
 
-// Curves returns the forecasts of the file's first method for the drawn clients, in the form
-// of a report. For each time it returns the forecast with the shortest lead, and the one
-// with the longest lead that the run also has.
+// Curves returns the forecasts of the file's first method for the drawn clients, in the format
+// for reports. For each time, it returns the forecasts with the shortest and the longest lead,
+// ignoring leads beyond the last step that the run forecasts.
 func (f *Forecasts) Curves(d *series.Dataset, leads run.Leads, drawn map[string]bool) (name string, all []run.BaselineCurve) {
 	m := f.methods[0]
 	for i := range d.Len() {

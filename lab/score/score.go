@@ -35,17 +35,18 @@ type Method struct {
 	// Clients contains the scores by client.
 	Clients []Client `json:"clients"`
 	// MAE and Bias are means over clients, in kW. RelativeMAE is the median over clients of the
-	// error relative to that of last week's load, and RelativeMean the mean.
+	// error relative to that of last week's load; RelativeMean is the mean.
 	MAE          float64 `json:"mae_kw"`
 	RelativeMAE  float64 `json:"relative_mae"`
 	RelativeMean float64 `json:"relative_mae_mean"`
 	Bias         float64 `json:"bias_kw"`
 	// Coverage is the median over clients of the share of loads in the interval, and Level the
-	// intended share. They are nil without an interval.
+	// intended share. They are nil if there is no interval.
 	Coverage *float64 `json:"coverage,omitempty"`
 	Level    *float64 `json:"level,omitempty"`
 	// Better and Worse count the clients for which the method is significantly better or worse
-	// than the first one, by a Diebold-Mariano test of absolute errors at 5 %.
+	// than the first one, according to a Diebold-Mariano test of absolute errors at the 5 %
+	// level.
 	Better int `json:"better"`
 	Worse  int `json:"worse"`
 }
@@ -60,7 +61,7 @@ type Client struct {
 	Coverage    *float64 `json:"coverage,omitempty"`
 }
 
-// entry is a method of a file.
+// entry is a method and the file that contains it.
 type entry struct {
 	method
 	from *Forecasts
@@ -90,7 +91,7 @@ func OfRun(ctx context.Context, b outlook.Backtest, name string, others []*Forec
 			return
 		}
 		if n := len(r.keys); n > 0 && r.keys[n-1].cutoff == x.Cutoff {
-			return // an issue that is replayed and also selected comes twice
+			return // an issue that is both replayed and selected comes twice
 		}
 		for _, row := range x.Rows {
 			r.keys = append(r.keys, key{x.Cutoff, row.Time})
@@ -271,7 +272,8 @@ func (s *scorer) addClient(id string, n int, points []metric.Point, inside []int
 			c.Coverage, s.out.Methods[i].Level = &share, &level
 		}
 		s.out.Methods[i].Clients = append(s.out.Methods[i].Clients, c)
-		// The test has no statistic for few targets or equal forecasts, which then count as not different.
+		// For too few targets or equal forecasts, the test has no statistic, and the methods
+		// count as not significantly different.
 		if dm, err := metric.DieboldMariano(errs[i], errs[0], metric.Absolute); i > 0 && err == nil && dm.Significant() {
 			if dm.Statistic < 0 {
 				s.out.Methods[i].Better++
@@ -282,7 +284,8 @@ func (s *scorer) addClient(id string, n int, points []metric.Point, inside []int
 	}
 }
 
-// reference returns the load at the same clock time in the newest week that was known.
+// reference returns the load at the same clock time in the newest week that was known at the
+// cutoff.
 func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 	newest := int((cutoff - m.Start) / s.d.Seconds())
 	for days := 7; days <= 28; days += 7 {
@@ -293,8 +296,8 @@ func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 	return math.NaN()
 }
 
-// compareLoads compares the loads in files with those of the dataset and of the neighbouring
-// steps, because times in files often follow another clock.
+// compareLoads compares the loads in files with the dataset's loads at the same step and at the
+// neighbouring steps, because times in files are often those of another clock.
 func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	if s.shifted == nil {
 		s.shifted = map[int]int{}
@@ -327,7 +330,7 @@ func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	}
 }
 
-// notes describes omitted data and suspicious data.
+// notes writes notes about omitted and suspicious data.
 func (s *scorer) notes(known map[string]bool) {
 	say := func(format string, a ...any) { s.out.Found = append(s.out.Found, fmt.Sprintf(format, a...)) }
 	for _, f := range s.files {

@@ -30,8 +30,8 @@ func sample(t *testing.T) *series.Dataset {
 	return d
 }
 
-// TestForeign scores forecasts of other programs, and compares the scores with those computed by
-// pandas.
+// TestForeign scores forecasts of other programs, and compares the scores with those computed
+// with pandas.
 func TestForeign(t *testing.T) {
 	const python = "/usr/bin/python3" // Debian's interpreter, which has the packages
 	if err := exec.Command(python, "-c", "import pandas, sklearn").Run(); err != nil {

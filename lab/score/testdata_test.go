@@ -1,9 +1,9 @@
 package score
 
-// foreign makes forecasts as other programs do, and scores them itself. They are a seasonal naive
-// forecast in the format of Nixtla's libraries, with local times and an interval; gradient
-// boosting of scikit-learn with times in UTC; a file with a leak; and one whose times are an hour
-// late.
+// foreign is a script that makes forecasts with other programs, and scores them. Its files are
+// a seasonal naive forecast in the format of Nixtla's libraries, with local times and an
+// interval; a forecast by scikit-learn's gradient boosting, with times in UTC; a forecast with
+// a leak; and a forecast whose times are an hour late.
 const foreign = `
 import json, sys
 import numpy as np, pandas as pd

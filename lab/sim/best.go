@@ -2,8 +2,8 @@ package sim
 
 import "math"
 
-// If the plan keeps each client's best weights, a client's stored state has a tail after
-// the state of its trainer: all weights with the lowest validation error so far, and this
+// If the plan keeps each client's best weights, a client's stored state has a tail after the
+// state of its trainer: the complete weights with the lowest validation error so far, and this
 // error. The tail is stored with the rest, so checkpoints and the memory limit cover it.
 
 // tail returns the length of the tail.
@@ -33,8 +33,8 @@ func (s *simulation) best(kept []float32) (weights []float32, err *float32) {
 	return tail[:len(tail)-1], &tail[len(tail)-1]
 }
 
-// keepBest stores the weights in w.w if their error is lower than that of the best weights
-// so far. w.kept must contain the state of client i. For a client that has not trained it
+// keepBest stores the weights in w.w if their error is lower than that of the best weights so
+// far. w.kept must contain the state of client i. For a client that has not trained, keepBest
 // stores nothing.
 func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 	weights, lowest := s.best(w.kept)
@@ -46,8 +46,8 @@ func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 	return s.kept.Put(i, w.kept)
 }
 
-// keepPooledBest does the same for the only client of pooled training. Its error is the
-// mean relative error over all meters that have one.
+// keepPooledBest does the same for the only client of pooled training. The error is the mean
+// relative error over all meters that have one.
 func (s *simulation) keepPooledBest(relative []float64) error {
 	sum, n := 0.0, 0
 	for _, x := range relative {
@@ -64,8 +64,8 @@ func (s *simulation) keepPooledBest(relative []float64) error {
 	return s.keepBest(w, 0, first, sum/float64(n))
 }
 
-// keepTail copies the stored tail of a client to kept. The client may have been evaluated
-// after its training in the background had begun.
+// keepTail copies the stored tail of a client to kept, because the client may have been
+// evaluated after its training in the background had begun.
 func (s *simulation) keepTail(client int, kept []float32) error {
 	if s.tail() == 0 {
 		return nil
@@ -91,8 +91,8 @@ func (s *simulation) earlier(w *worker) [][]float32 {
 	return [][]float32{weights}
 }
 
-// evaluated returns the number of clients whose forecasts are evaluated, and the number of
-// those in the table of evaluations.
+// evaluated returns the number of clients whose forecasts are evaluated, and how many of them
+// are listed in the table of evaluations.
 func (s *simulation) evaluated() (all, listed int) {
 	listed = min(s.Plan.Evaluate.Clients, len(s.fleet.clients))
 	if s.setup.KeepsBest() {

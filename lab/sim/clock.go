@@ -9,7 +9,7 @@ import (
 	"loadstar/fed/round"
 )
 
-// event is a client's return or loss at a virtual time.
+// event is the return or the loss of a client at a virtual time.
 type event struct {
 	At   time.Duration
 	For  round.Assignment
@@ -60,7 +60,7 @@ type timing struct {
 	fed.Simulate
 	seed   uint64
 	period time.Duration
-	// bytes is the traffic of a client in a round, in both directions together.
+	// bytes is the total traffic of a client in a round, in both directions.
 	bytes int64
 }
 
@@ -84,8 +84,8 @@ func (p timing) roundTrip(now time.Duration, a round.Assignment, id fed.ClientID
 	return e
 }
 
-// factor returns a client's random factor for its speed or its bandwidth, log-normal with
-// median 1.
+// factor returns a client's random factor for its speed or its bandwidth. The factor has a
+// log-normal distribution with median 1.
 func (p timing) factor(purpose string, id fed.ClientID, spread float64) float64 {
 	if spread == 0 {
 		return 1

@@ -10,8 +10,8 @@ import (
 	"loadstar/fed/round"
 )
 
-// receive limits an update that may come from a hostile client, as a server does. The
-// updates of honest clients are within the limits already.
+// receive limits an update that may come from a hostile client, as a server does. The updates
+// of honest clients are already within the limits.
 func (s *simulation) receive(task fed.Task, u *fed.Update) {
 	if s.hostile != nil {
 		s.hostile(task, u)
@@ -20,7 +20,7 @@ func (s *simulation) receive(task fed.Task, u *fed.Update) {
 }
 
 // count adds an update to a fold. A server rejects an update that is out of bounds and
-// continues. A simulation stops with an error that explains the cause.
+// continues; a simulation stops with an error that explains the cause.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	err := f.Add(u, from)
 	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {

@@ -14,9 +14,9 @@ import (
 	"loadstar/series"
 )
 
-// twoWeeks returns the framer and the meter of 14 days of hourly loads, of which the last 4
-// are the test split. The load is 1 kW at midnight and rises by 1 kW every hour. The last day
-// but two has only its first 10 readings.
+// twoWeeks returns a framer, and a meter with 14 days of hourly loads, of which the last 4 days
+// are the test split. The load is 1 kW at midnight and rises by 1 kW every hour. The third day
+// from the end has only its first 10 readings.
 func twoWeeks(t *testing.T) (*series.Framer, series.Meter) {
 	t.Helper()
 	load := make([]float32, 14*24)
@@ -121,10 +121,10 @@ func TestDetailByHand(t *testing.T) {
 	}
 }
 
-// TestCurvesOfManyClients simulates more clients than the curves table has. The best, the
-// median and the worst client are in it anyway, and are scored again for that. Their curves
-// must equal the forecasts of the first scoring. The files are identical with any number of
-// workers, and after interruptions near the end, during scoring and writing.
+// TestCurvesOfManyClients simulates more clients than the curves table can hold. The best, the
+// median and the worst client must be in the table, so they are scored again. Their curves must
+// equal the forecasts of the first scoring. The files are identical with any number of workers,
+// and after interruptions near the end, during scoring and writing.
 func TestCurvesOfManyClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates 300 clients several times")

@@ -10,7 +10,8 @@ import (
 	"loadstar/series/synth"
 )
 
-// seasons returns meters with weather and a country, around a change of the clocks.
+// seasons returns meters with weather and a country. Their readings span a change of the
+// clocks.
 func seasons(t testing.TB, n int) *series.Dataset {
 	t.Helper()
 	zone, err := time.LoadLocation("America/Chicago")

@@ -43,7 +43,7 @@ func (m *mean) add(v float64) {
 
 func (m mean) value() float64 { return m.sum / float64(m.n) }
 
-// sampled reports whether the run's folder contains the forecasts of client i of n. The
+// sampled reports whether the run's folder contains the forecasts of client i out of n. The
 // sample has at most keep clients, evenly spaced.
 func sampled(i, n, keep int) bool {
 	keep = min(keep, n)

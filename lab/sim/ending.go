@@ -93,8 +93,8 @@ func (s *ending) finish(ctx context.Context) error {
 	return s.folder.Event("finished", &s.summary)
 }
 
-// scoreLast scores all clients with the weights of the last round, if the plan chooses
-// between them and earlier ones without fine-tuning. Otherwise it returns nil, because these
+// scoreLast scores all clients with the weights of the last round, if the plan chooses between
+// these weights and earlier ones without fine-tuning. Otherwise it returns nil, because these
 // weights are scored anyway or no client would use them.
 func (s *ending) scoreLast(ctx context.Context) (*run.LastRound, error) {
 	tune := s.Plan.Evaluate.FineTune
@@ -114,8 +114,8 @@ func (s *ending) scoreLast(ctx context.Context) (*run.LastRound, error) {
 	return &run.LastRound{MAE: metric.NewSpread(mae).Mean, RelativeMAE: metric.NewSpread(relative).Mean}, err
 }
 
-// final writes the weights with which a client is scored to w.w, and to a file if no other
-// file in the run's folder contains them.
+// final writes the weights with which a client is scored to w.w, and writes them to a file if
+// no other file in the run's folder contains them.
 func (s *ending) final(ctx context.Context, w *worker, i int) error {
 	if err := s.tuned(ctx, w, i); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (s *ending) writeWeights(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	// Sort by file name, as a shell lists the files.
+	// Sort by file name, like a shell.
 	slices.SortFunc(sums[1:], func(a, b string) int { return strings.Compare(name(a), name(b)) })
 	h := sha256.New()
 	for _, line := range sums {

@@ -40,8 +40,8 @@ func (f *fleet) rangesOf(frame *series.Framer, m series.Meter) series.Ranges {
 	return frame.Ranges(m)
 }
 
-// newFleet builds the examples of all meters and assigns each meter its role. deal means
-// that the plan's share of the meters provides the server's data.
+// newFleet builds the examples of all meters and assigns each meter its role. deal means that
+// the share of the meters that the plan specifies provides the server's data.
 func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool, workers int) (*fleet, error) {
 	all := make([]member, d.Len())
 	ranges := make([]series.Ranges, d.Len())
@@ -99,8 +99,7 @@ func (f *fleet) take(seed uint64, purpose string, share float64) []member {
 	return out
 }
 
-// trainee is one client of the round machine: one meter, or all meters with pooled
-// readings.
+// trainee is one client of the round machine: one meter or, if readings are pooled, all meters.
 type trainee struct {
 	id       fed.ClientID
 	data     []series.Examples

@@ -21,7 +21,7 @@ type garbage struct {
 	Data string
 	Kind string // clean; kept, which trains on garbage; or left-out, where Dataset.Plausible removes it
 	Seed int
-	// number of rounds of the plan day-ahead
+	// Rounds is the number of rounds of the plan day-ahead.
 	Rounds int
 }
 
@@ -123,8 +123,8 @@ func (g garbage) run(t *testing.T, b *runner) dirtied {
 	return dirtied{average(of[0]), average(of[1])}
 }
 
-// TestGarbage measures the effect of 3 % of impossible readings in five of 42 clients on all
-// clients, with and without their removal. It prints the table of decision 56.
+// TestGarbage measures how 3 % of impossible readings in five of 42 clients affect all clients,
+// with and without the removal of these readings. It prints the table of decision 56.
 func TestGarbage(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for half an hour")

@@ -27,11 +27,11 @@ import (
 // padded to whole pages, so a write that a crash interrupts cannot damage a neighbouring
 // slot.
 //
-// [Kept.Commit] records a state of all clients and returns a snapshot, which lists the slot
-// of each client. The caller saves the snapshot with its checkpoint. The file contains the
-// states of the last commit and of the previous one until [Kept.Release], so a slow disk
-// cannot leave it without a complete state. A store that was just opened has the initial
-// values until [Kept.Restore].
+// [Kept.Commit] records a state of all clients and returns a snapshot, which lists the slot of
+// each client. The caller saves the snapshot with its checkpoint. Until [Kept.Release], the
+// file contains the states of both the last commit and the previous one, so there is a complete
+// state even if the disk is slow. A store that was just opened has the initial values until
+// [Kept.Restore].
 type Kept struct {
 	path    string
 	file    *os.File
@@ -68,7 +68,7 @@ type entry struct {
 const none int8 = -1
 
 // OpenKept opens the file, or creates it if it does not exist. Clients that were never stored
-// have the initial values. memory limits the size of the values in memory, in bytes. If it
+// have the initial values. memory limits the size of the values in memory, in bytes. If memory
 // is 0, values are only in the file.
 func OpenKept(path string, clients, floats int, initial []float32, memory int64) (*Kept, error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
@@ -125,7 +125,7 @@ func (s *Kept) Close() error {
 }
 
 // fail makes every later call return err. After a failed write, the file may contain an
-// incomplete value. The kernel may also have dropped the data and report success for the
+// incomplete value. The kernel may also have dropped the data, and may report success for the
 // next write. The last commit is still intact.
 func (s *Kept) fail(err error) error {
 	s.failed.CompareAndSwap(nil, &err)
@@ -155,8 +155,8 @@ func (s *Kept) Load(client int, dst []float32) (first bool, err error) {
 	if _, err := s.read(client, c.slot, dst[:s.floats]); err != nil {
 		return false, err
 	}
-	// Cache the value if there is room, so that a small fleet is read only once. A read
-	// evicts no other values.
+	// Cache the value if there is room, so that the values of a small fleet are read only once.
+	// A read does not evict other values.
 	if c.value = s.claim(client); c.value != nil {
 		copy(c.value, dst)
 	}
@@ -203,9 +203,9 @@ func (s *Kept) Put(client int, src []float32) error {
 	return nil
 }
 
-// Lend returns a client's values for modification in place until [Store.Return]. Until
-// then all other calls for the client wait. Lend returns nil if the values are not in
-// memory and there is no room for them.
+// Lend returns a client's values for modification in place until [Kept.Return]. Until then, all
+// other calls for the client wait. Lend returns nil if the values are not in memory and there
+// is no room for them.
 func (s *Kept) Lend(client int) (values []float32, first bool, err error) {
 	s.all.RLock()
 	defer func() {
@@ -241,8 +241,8 @@ func (s *Kept) Lend(client int) (values []float32, first bool, err error) {
 	return c.value, first, nil
 }
 
-// Return stores the modified values of a client and allows other calls for it. It must
-// follow a call of [Store.Lend] that returned values.
+// Return stores the modified values of a client and allows other calls for it. It must follow a
+// call of [Kept.Lend] that returned values.
 func (s *Kept) Return(client int) {
 	c := &s.clients[client]
 	c.dirty = true

@@ -110,8 +110,8 @@ func raw(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// checksum covers the client's number as well, so that values in the slot of a wrong
-// client are detected.
+// checksum covers the client's number as well, so that values in the slot of another client are
+// detected.
 func checksum(client int, x []float32) uint32 {
 	var who [4]byte
 	binary.LittleEndian.PutUint32(who[:], uint32(client))

@@ -1,8 +1,8 @@
 package sim
 
-// The values in memory are evicted by the clock algorithm: a hand advances through the
-// ring, skips values that were used since its last visit, and evicts the first value that
-// was not.
+// The values in memory are evicted by the clock algorithm: a hand advances through the ring,
+// skips values that have been used since its last visit, and evicts the first value that has
+// not.
 
 // claim returns free memory for a client's values, or nil if there is none.
 func (s *Kept) claim(client int) []float32 {
@@ -23,8 +23,8 @@ func (s *Kept) steal(client int) error {
 	if place < 0 {
 		return nil
 	}
-	// The victim stays locked and in the ring until its values are in the file, because
-	// s.mu must not be held during a write to the file.
+	// s.mu must not be held during a write to the file, so the victim stays locked and in the
+	// ring until its values are in the file.
 	v := &s.clients[victim]
 	defer v.mu.Unlock()
 	if v.dirty {

@@ -13,9 +13,9 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// Commit writes all values to the file, without waiting for the disk, and returns the
-// snapshot that [Store.Restore] needs. The caller then calls [Store.Sync], saves the
-// snapshot on disk, calls [Store.Release], and only then commits again.
+// Commit writes all values to the file, without waiting for the disk, and returns the snapshot
+// that [Kept.Restore] needs. The caller then calls [Kept.Sync], saves the snapshot on disk,
+// calls [Kept.Release], and only then commits again.
 func (s *Kept) Commit() ([]byte, error) {
 	s.all.Lock()
 	defer s.all.Unlock()

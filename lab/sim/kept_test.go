@@ -37,7 +37,7 @@ func fill(n int, v float32) []float32 {
 	return x
 }
 
-// TestStoreModel compares the store with a map, over random operations. A simulated crash
+// TestStoreModel compares the store with a map after random operations. A simulated crash
 // reopens the file and restores the last saved snapshot.
 func TestStoreModel(t *testing.T) {
 	folder, files := t.TempDir(), 0

@@ -154,7 +154,7 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 			differ++
 		}
 	})
-	// Plans in which no client returns or takes a second step do not count either.
+	// In plans in which no client returns or takes a second step, mu has no effect.
 	if differ == 0 {
 		t.Error("mu has no effect in any plan")
 	}
@@ -419,7 +419,7 @@ func TestWeightEqualsClientCopies(t *testing.T) {
 	}
 }
 
-// withExamples returns the meter, shortened so that it has the wanted number of training
+// withExamples returns the meter, shortened so that it has the required number of training
 // examples.
 func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Meter {
 	t.Helper()
@@ -441,8 +441,8 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 	return m
 }
 
-// FedNorm divides by a standard deviation. Neither a standard deviation of 0 nor huge
-// losses may cause NaNs in the results. A run that cannot continue must return an error.
+// FedNorm divides by a standard deviation. Neither a standard deviation of 0 nor huge losses
+// may cause NaNs in the results; a run that cannot continue must return an error.
 func TestFedNormWithoutNaN(t *testing.T) {
 	all, b := houses(t, meters), newRunner(t)
 	var finished, stopped int

@@ -52,8 +52,9 @@ func Look(c Config) (*run.Summary, State, error) {
 	return s, Finished, nil
 }
 
-// unsizedPlan returns the plan in a run's folder without the cohort that the simulator chose,
-// because the number of clients that train is known only when all examples are built.
+// unsizedPlan returns the plan in a run's folder without the cohort that the simulator chose.
+// Look cannot choose the same cohort, because the number of clients that train is known only
+// when all examples are built.
 func (c *Config) unsizedPlan(text []byte) ([]byte, error) {
 	text, err := c.upgradePlan(text)
 	if err != nil {

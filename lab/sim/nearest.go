@@ -11,7 +11,7 @@ import (
 )
 
 // choice trains rounds of plans whose keepers choose the results that count. Each client is a
-// separate agent, so a fleet has the same weights if its agents have one client each.
+// separate agent, so a fleet computes the same weights if each of its agents has one client.
 type choice struct{ *simulation }
 
 // train trains the clients of a round in parallel, and counts the results that the keeper
@@ -42,7 +42,8 @@ func (s choice) train(ctx context.Context, o round.Outcome, task fed.Task, resul
 	return nil
 }
 
-// sketch returns the products that a keeper has of an update. The fold is empty before and after.
+// sketch returns the products that a keeper receives for an update. The fold is empty before
+// and after the call.
 func (s choice) sketch(f *round.Fold, u *fed.Update, task fed.Task, directions *mask.Seed) ([]float64, error) {
 	defer f.Reset()
 	if err := s.count(f, u, task.Shared); err != nil {
@@ -65,8 +66,8 @@ func (s choice) sketch(f *round.Fold, u *fed.Update, task fed.Task, directions *
 	return sketch, nil
 }
 
-// directions returns the seed of the keeper's random vectors. A simulated keeper derives it from
-// the plan's seed.
+// directions returns the seed of the keeper's random vectors: that of the replayed run if it
+// has one, and otherwise a seed derived from the plan's seed.
 func (s choice) directions() mask.Seed {
 	if s.Replay != nil && s.Replay.Directions != (mask.Seed{}) {
 		return s.Replay.Directions

@@ -14,15 +14,15 @@ import (
 	"loadstar/series"
 )
 
-// besieged is a private run in which a fifth of the clients, or none, is hostile.
+// besieged is a private run in which a fifth of the clients, or no client, is hostile.
 type besieged struct {
 	robust string
 	attack string // flipped, 100 times, alie, or empty
 	seed   uint64
 }
 
-// crowd contains the updates of honest clients of two rounds. Those of the last round show a
-// hostile client how much updates differ.
+// crowd contains the updates of honest clients in two rounds, the current one and the last. The
+// updates of the last round show a hostile client how much updates differ.
 type crowd struct {
 	mu    sync.Mutex
 	round int
@@ -37,8 +37,8 @@ func (c *crowd) at(round int) {
 	}
 }
 
-// alie replaces a hostile update by the mean of the last round's honest updates minus z standard
-// deviations of each number, because a small change is enough (Baruch et al. 2019).
+// alie replaces a hostile update with the mean of the last round's honest updates minus z
+// standard deviations of each number, because a small change is enough (Baruch et al. 2019).
 func (c *crowd) alie(u *fed.Update, n, hostile int) {
 	if len(c.last) == 0 {
 		return
@@ -62,7 +62,7 @@ func (c *crowd) alie(u *fed.Update, n, hostile int) {
 	copy(u.Delta, c.lie)
 }
 
-// hostile returns the updates that a fifth of the clients sends, in the order of their names.
+// hostile returns a function that replaces the updates of a fifth of the clients.
 func (x besieged) hostile(names []string, bound float32) func(fed.Task, *fed.Update) {
 	slices.Sort(names)
 	bad := map[string]bool{}
@@ -102,7 +102,7 @@ func normOf(x []float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// run returns the error at the end.
+// run returns the error at the end of the run.
 func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) float64 {
 	t.Helper()
 	s = maps.Clone(s)
@@ -120,10 +120,10 @@ func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) fl
 	return finalError(t, b, p, d, x.hostile(names, float32(p.Server.Bound)))
 }
 
-// TestRobustPrivate checks that a fifth of hostile clients that flip their updates increases the
-// error of a private plan with robust nearest by at most a tenth. The long form also prints ALIE,
-// and the cost of nearest without hostile clients. With only checked norms, the simulator scales
-// a longer update down to its limit. A keeper would refuse it.
+// TestRobustPrivate checks that if a fifth of the clients flip their updates, the error of a
+// private plan with robust nearest increases by at most a tenth. The long form also prints
+// ALIE, and the cost of nearest without hostile clients. If only norms are checked, the
+// simulator scales a longer update down to the limit; a keeper would refuse it.
 func TestRobustPrivate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")
@@ -140,8 +140,8 @@ func TestRobustPrivate(t *testing.T) {
 	}
 }
 
-// besiege prints the errors of runs with each attack, relative to that of checked norms without
-// hostile clients.
+// besiege prints the errors of runs with each attack, relative to the error with checked norms
+// and without hostile clients.
 func besiege(t *testing.T, b *runner, d *series.Dataset, s settings, seeds []uint64) {
 	t.Helper()
 	measured := func(robust, attack string) float64 {

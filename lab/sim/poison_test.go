@@ -21,14 +21,14 @@ import (
 	"loadstar/series/read"
 )
 
-// poisoning is a run of the plan hour-ahead in which some clients attack within the limits of
+// poisoning is a run of the plan hour-ahead in which some clients attack within the limits on
 // norms, by putting the whole permitted update into a few weights.
 type poisoning struct {
 	Data, Attack string
 	// Share is the share of the training clients that are hostile. At least one client is
 	// hostile.
 	Share float64
-	// Defence is none, bound, trim or both. All of them have limits of norms.
+	// Defence is none, bound, trim or both. All of them include limits on norms.
 	Defence string
 	Seed    int
 	Rounds  int
@@ -58,7 +58,8 @@ func (m *model) at(output, input int) int {
 	return m.weight.Offset + output*m.weight.Shape[1] + m.weight.Shape[1] - len(m.inputs) + input
 }
 
-// lower returns an update that lowers all forecasts, those at some inputs, or both.
+// lower sets delta to an update that lowers all forecasts, the forecasts for some inputs, or
+// both.
 func (m *model) lower(delta []float32, bias bool, inputs ...string) {
 	const most = 15 // below server.bound
 	clear(delta)
@@ -240,8 +241,8 @@ func (r *results) get(t *testing.T, b *runner, p poisoning) poisoned {
 	return x
 }
 
-// row is a line of the table. It is an attack by a share of the clients, and the permitted
-// increase of the error if both defences are on.
+// row is a row of the table: an attack, the share of the clients that attack, and the permitted
+// increase of the error if both defences are active.
 type row struct {
 	attack string
 	share  float64
@@ -273,10 +274,10 @@ func (r row) name() string {
 
 var defences = []string{"none", "bound", "trim", "both"}
 
-// TestPoison measures the possible harm by hostile clients within the limits of norms, on real
-// homes and buildings. The error is that of clients that did not train and take one step of
-// fine-tuning, because personal layers hide the harm from members. It prints the tables of
-// decision 48.
+// TestPoison measures the harm that hostile clients can do within the limits on norms, with
+// data of real homes and buildings. The error is that of clients that did not train, but take
+// one step of fine-tuning, because personal layers hide the harm from the clients that train.
+// It prints the tables of decision 48.
 func TestPoison(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for hours")

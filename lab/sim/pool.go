@@ -28,9 +28,9 @@ type worker struct {
 	cpu time.Duration // CPU time of all functions so far
 }
 
-// measure returns a function that adds the CPU time since the call to w.cpu. It must be
-// called before another goroutine learns that the work is done, because that goroutine may
-// then read w.cpu. Wall-clock time would depend on the other work of the machine.
+// measure returns a function that adds the CPU time since the call to w.cpu. It must be called
+// before another goroutine learns that the work is done, because that goroutine may then read
+// w.cpu. Wall-clock time would depend on what else the machine does.
 func (w *worker) measure() (stop func()) {
 	runtime.LockOSThread()
 	start := proc.ThreadTime()

@@ -14,7 +14,7 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// resumable returns plans that have different kinds of state to restore.
+// resumable returns plans with different kinds of state to restore.
 func resumable() map[string]settings {
 	pace := settings{"simulate.step_time": "1s", "simulate.speed_spread": 1, "simulate.latency": "100ms"}
 	evaluated := settings{"rounds": 6, "evaluate.every": 2}
@@ -105,7 +105,7 @@ func (f *countdown) Err() error {
 	return nil
 }
 
-// TestResume repeatedly interrupts and resumes runs at any point of training, evaluation
+// TestResume repeatedly interrupts and resumes runs at various points of training, evaluation
 // and scoring. It checks that the files are identical to those of an uninterrupted run.
 func TestResume(t *testing.T) {
 	d := dataset(t, houses(t, meters)...)
@@ -228,8 +228,8 @@ func TestInterruption(t *testing.T) {
 	}
 }
 
-// The file of shared weights contains only shared layers, and a client's file only its
-// personal layers.
+// The file of shared weights contains only shared layers, and a client's file contains only the
+// client's personal layers.
 func TestWeightFiles(t *testing.T) {
 	b := newRunner(t)
 	c := Config{

@@ -17,13 +17,13 @@ import (
 type attack struct {
 	name  string
 	alter func(u *fed.Update, draw *rand.Rand)
-	// most is the maximum error, relative to that without hostile clients. scaffold is the
+	// most is the maximum error, relative to the error without hostile clients. scaffold is the
 	// maximum for the algorithm scaffold if it is larger, because the sum of limited changes of
-	// control variates has no limit itself (decision 33).
+	// control variates is not limited itself (decision 33).
 	most, scaffold float64
 	// only is the algorithm that the attack targets, or empty.
 	only string
-	// destroys means that the attack destroys a model of fedavg without limits.
+	// destroys means that the attack destroys a model that fedavg trains without limits.
 	destroys bool
 }
 
@@ -36,8 +36,8 @@ var attacks = []attack{
 		each(u, func(float32) float32 { return float32(draw.NormFloat64()) })
 		boast(u, 0)
 	}, 1.25, 0, "", true},
-	// This uses the full limit, in the most harmful direction. Limits alone do not keep the
-	// error within a quarter.
+	// This attack exhausts the limit in the most harmful direction. Limits alone do not keep the
+	// increase of the error within a quarter.
 	{"flipped 100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, -100); boast(u, 0) }, 1.5, 2, "", true},
 	{"control variates", func(u *fed.Update, _ *rand.Rand) {
 		for i := range u.Control {
@@ -66,11 +66,11 @@ func clamp(x []float32, bound float32) {
 
 func boast(u *fed.Update, loss float64) { u.Claimed, u.Loss, u.TrainLoss = math.MaxInt, loss, loss }
 
-// robustness trains a plan in which a fifth of the clients, or none without an attack, is
-// hostile. It returns the median relative validation MAE over all clients at the end. It is
-// infinite if the run diverges. The run is long enough for the error to settle without
-// hostile clients. Earlier errors would show how fast a model learns, not how good it
-// becomes. A clip below 0 means the clip of plans that do not set it.
+// robustness trains a plan in which a fifth of the clients is hostile, or no client if there is
+// no attack. It returns the median relative validation MAE over all clients at the end, which
+// is infinite if the run diverges. The run is long enough for the error to settle without
+// hostile clients. Earlier errors would show how fast a model learns, not how good it becomes.
+// A clip below 0 stands for the default clip.
 func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip float64, a *attack) float64 {
 	const meters, rounds, controlBound = 20, 160, 1 << 12
 	s := settling(algorithm, meters, rounds)
@@ -82,7 +82,8 @@ func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip flo
 	case "fedadam":
 		s["server.beta1"], s["server.beta2"] = 0.9, 0.99
 	case "scaffold":
-		// With 0.5 it diverges if control variates are multiplied by 100 (decision 33, Open).
+		// With a rate of 0.5, training diverges if control variates are multiplied by 100
+		// (decision 33, Open).
 		s["client.lr"], s["client.lr_end"] = 0.2, 0.02
 	case "fedbuff":
 		s["rounds"], s["schedule.buffer"] = 2*rounds, meters/2
@@ -121,8 +122,8 @@ func settling(algorithm string, meters, rounds int) settings {
 	}
 }
 
-// finalError trains a plan among hostile clients, or none if hostile is nil. It returns the median
-// relative validation MAE at the end, or infinity if the run diverges.
+// finalError trains a plan with hostile clients, or without them if hostile is nil. It returns
+// the median relative validation MAE at the end, or infinity if the run diverges.
 func finalError(t *testing.T, b *runner, p *fed.Plan, d *series.Dataset, hostile func(fed.Task, *fed.Update)) float64 {
 	t.Helper()
 	last := math.Inf(1)
@@ -135,8 +136,8 @@ func finalError(t *testing.T, b *runner, p *fed.Plan, d *series.Dataset, hostile
 }
 
 // A fifth of the clients is hostile. With the default limits of plans, the validation error
-// stays near that without hostile clients. Without limits, the same clients destroy the
-// model. The short form shows this for one attack on fedavg. The long form measures three
+// stays close to the error without hostile clients. Without limits, the same clients destroy
+// the model. The short form shows this for one attack on fedavg. The long form measures three
 // seeds of all algorithms. Percentages are relative to runs without hostile clients.
 func TestRobust(t *testing.T) {
 	if testing.Short() {

@@ -74,8 +74,8 @@ func (s *simulation) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// settled reports whether the validation loss has not reached a new lowest value for as many
-// rounds as the plan's patience.
+// settled reports whether the number of rounds since the lowest validation loss has reached the
+// plan's patience.
 func (s *simulation) settled() bool {
 	n := len(s.losses)
 	if s.Plan.Evaluate.Patience == 0 || n == 0 {
@@ -103,7 +103,8 @@ func (s *simulation) sharedWeights() []float32 {
 	return s.setup.Problem.SharedWeights(s.server.Shared())
 }
 
-// scored returns the clients that are scored at the end. If clients are held out, these are scored.
+// scored returns the clients that are scored at the end: the held-out clients, if there are
+// any, and otherwise the clients that train.
 func (s *simulation) scored() []member {
 	if len(s.fleet.holdout) > 0 {
 		return s.fleet.holdout
@@ -111,9 +112,9 @@ func (s *simulation) scored() []member {
 	return s.fleet.clients
 }
 
-// tuned writes the weights with which a client is scored to w.w. It fine-tunes them and
-// chooses among candidates, depending on the plan. A client that never trained starts from
-// the initial personal weights.
+// tuned writes the weights with which a client is scored to w.w. Depending on the plan, it
+// fine-tunes them and chooses among candidates. A client that never trained starts from the
+// initial personal weights.
 func (s *simulation) tuned(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
 	first := true

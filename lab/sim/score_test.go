@@ -72,7 +72,8 @@ func TestScoresOfQuantiles(t *testing.T) {
 	}
 }
 
-// TestScoresOfPoints checks that a model without quantiles leaves their columns empty.
+// TestScoresOfPoints checks that a model without quantiles leaves the columns of quantiles
+// empty.
 func TestScoresOfPoints(t *testing.T) {
 	s := small("fedavg")
 	s["evaluate.forecasts"] = 1
@@ -93,8 +94,8 @@ func TestScoresOfPoints(t *testing.T) {
 	}
 }
 
-// TestPatience checks that a run ends exactly as many rounds after its lowest validation
-// loss as the plan's patience.
+// TestPatience checks that the number of rounds from the lowest validation loss to the end of a
+// run is exactly the plan's patience.
 func TestPatience(t *testing.T) {
 	b := newRunner(t)
 	d := dataset(t, houses(t, 4)...)
@@ -125,8 +126,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestDailyErrors checks that the daily errors have the same mean as the client's score,
-// and that days ascend.
+// TestDailyErrors checks that the mean of the daily errors equals the client's score, and that
+// days are in ascending order.
 func TestDailyErrors(t *testing.T) {
 	s := small("fedavg")
 	s["model.targets"] = 5

@@ -49,10 +49,11 @@ func (s *ending) writeScaling() error {
 	})
 }
 
-// writeStates writes the scored clients' states of forecasts at the end of their readings.
-// Like loadstar forecast, it forecasts the last weeks with the weights in the folder. It
-// does so only for plans that forecast at least the next day. For other plans it would take
-// a tenth of the run's time, and loadstar forecast computes the states if needed.
+// writeStates writes the scored clients' states of forecasts at the end of their readings. To
+// compute them, it forecasts the last weeks with the weights in the folder, like loadstar
+// forecast. It writes states only for plans that forecast at least the next day. For other
+// plans, this would take a tenth of the run's time, and loadstar forecast computes the states
+// if needed.
 func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	if s.Plan.Model.Horizon.Steps() != 1 || s.Plan.Model.Targets.Steps() < s.Dataset.StepsPerDay() {
 		return nil
@@ -67,7 +68,7 @@ func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	for i, m := range scored {
 		names[i] = string(m.id)
 	}
-	// States are computed in parallel, but only a few are in memory.
+	// States are computed in parallel, but only a few are in memory at a time.
 	chunk := make([][]byte, 16*len(s.pool.workers))
 	return disk.Write(s.folder.States(), func(to *os.File) error {
 		return serve.WriteStates(to, names, func(i int) ([]byte, error) {
@@ -86,7 +87,7 @@ func (s *ending) writeStates(ctx context.Context, scored []member) error {
 }
 
 // stateOf returns the encoded state of a client at the end of its readings, or nil if the
-// folder does not have all its weights.
+// folder does not contain all weights of the client.
 func (s *ending) stateOf(folder *serve.Folder, replay *serve.Replay, m *member) ([]byte, error) {
 	client, err := folder.Client(string(m.id))
 	if errors.Is(err, serve.ErrNoHead) {

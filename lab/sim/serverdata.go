@@ -24,8 +24,8 @@ func (s *simulation) newServerData() (*client.ServerData, error) {
 	return s.setup.NewServerData(s.Kernel, own)
 }
 
-// serverExamples returns the examples of the clients that the plan's share has chosen, or of
-// the server's own dataset.
+// serverExamples returns the examples of the server's own dataset, or of the clients whose data
+// is on the server.
 func (s *simulation) serverExamples() ([]series.Examples, error) {
 	if s.ServerData == nil {
 		return windowsOf(s.fleet.own), nil

@@ -34,7 +34,7 @@ type Config struct {
 	Dataset *series.Dataset
 	// DataPath is the path from which Dataset was read, for the summary, or "".
 	DataPath string
-	// ServerData, if not nil, is the server's data, as in a fleet. Then the plan's
+	// ServerData, if not nil, is the server's data, as in a fleet. In that case, the plan's
 	// server.clients has no effect, and all clients of Dataset train.
 	ServerData *series.Dataset
 	// Dir is the run's folder. If Resume is true, the run in this folder continues.
@@ -43,19 +43,20 @@ type Config struct {
 	Kernel *kernel.Set
 	// Workers is the number of clients that train in parallel.
 	Workers int
-	// Memory limits the memory for client state between rounds, in bytes. State that does
-	// not fit is on disk.
+	// Memory limits the memory for client state between rounds, in bytes. State that does not
+	// fit in memory is on disk.
 	Memory int64
 	// Save is the minimum time between checkpoints; 0 saves after every round.
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
-	// Note, if not nil, is called with actions of the run that the plan does not mention.
+	// Note, if not nil, is called with a description of each action of the run that the plan
+	// does not mention.
 	Note func(string)
 	// Replay, if not nil, is the fleet's run that the simulation repeats.
 	Replay *Replay
-	// If OnlyTraining is set, clients that no round asked are not fitted. Benchmarks set it,
-	// because with 10,000 clients fitting takes longer than the measured rounds.
+	// If OnlyTraining is set, clients that no round asked are not fitted. Benchmarks set it
+	// because fitting 10,000 clients takes longer than the measured rounds.
 	OnlyTraining bool
 	// hostile, if not nil, replaces a client's update. Only tests set it.
 	hostile func(fed.Task, *fed.Update)
@@ -71,11 +72,12 @@ func (c *Config) note(format string, args ...any) {
 // Replay contains the inputs of a fleet's run in addition to the plan and the data.
 type Replay struct {
 	Run string // name of the run
-	// Secret is the secret of all agents, from which they draw their clients' examples.
+	// Secret is the secret that all agents share. It determines which examples their clients
+	// draw.
 	Secret [32]byte
 	// Blocks means that the agents' policy sets whole_blocks.
 	Blocks bool
-	// Directions is the seed of the random vectors with which the keeper of a private run has
+	// Directions is the seed of the random vectors with which the keeper of a private run
 	// compared results.
 	Directions mask.Seed
 }
@@ -85,8 +87,8 @@ type Progress struct {
 	Round, Rounds int
 	Loss          float64 // training loss of the last round
 	RelativeMAE   float64 // median over clients at the last evaluation, or NaN
-	// Fitted is the number of clients, among the Unasked ones that no round asked, with fitted
-	// personal layers. Unasked is 0 before the last round.
+	// Unasked is the number of clients that no round asked, and Fitted the number of those whose
+	// personal layers have been fitted. Unasked is 0 before the last round.
 	Fitted, Unasked int
 }
 
@@ -418,8 +420,8 @@ func (s *simulation) trainWith(ctx context.Context, w *worker, i int, task fed.T
 	return w.client.Train(ctx, &c, task, u)
 }
 
-// trainInPlace trains a client whose update will be counted, so its stored state can
-// change at once. A state in memory changes in place.
+// trainInPlace trains a client whose update will be counted, so its stored state can change
+// immediately. A state in memory changes in place.
 func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
 	kept, first, err := s.kept.Lend(i)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 var ctx = context.Background()
 
-// tester has the methods of *testing.T and *rapid.T that the tests use.
+// tester contains the methods of *testing.T and *rapid.T that the tests use.
 type tester interface {
 	Helper()
 	Fatal(...any)
@@ -102,7 +102,7 @@ func small(algorithm string) settings {
 	return s
 }
 
-// with returns a copy of the settings, to which those in more are added. They override
+// with returns a copy of the settings to which the settings in more are added, overriding
 // existing ones.
 func (s settings) with(more settings) settings {
 	s = maps.Clone(s)

@@ -15,8 +15,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// copyOfStart is the file in a run's folder with the weights from which the run started. A
-// resumed run reads it, so the original may change or disappear.
+// copyOfStart is the name of the file with the weights from which the run started, in the run's
+// folder. A resumed run reads it, so the original may change or disappear.
 const copyOfStart = "start.safetensors"
 
 // readStart makes the run start from the shared weights in the file or run folder that the
@@ -39,7 +39,7 @@ func (s *simulation) readStart() ([]byte, error) {
 	return file, s.startFrom(file)
 }
 
-// storedStart returns the copy of the weights at the start in the folder of a resumed run.
+// storedStart returns the copy of the initial weights in the folder of a resumed run.
 func (c *Config) storedStart() ([]byte, error) {
 	if !c.Resume {
 		return nil, fs.ErrNotExist
@@ -62,9 +62,9 @@ func (s *simulation) startFrom(file []byte) error {
 	return nil
 }
 
-// prepareStart trains the initial weights on the server's data, if the plan requires this
-// and the folder of a resumed run does not contain them yet. It stores the weights from
-// which the run starts in its folder.
+// prepareStart trains the initial weights on the server's data, if the plan requires this and
+// the folder of a resumed run does not contain them yet. It stores the weights from which the
+// run starts in the run's folder.
 func (s *simulation) prepareStart(ctx context.Context) error {
 	if !recipe.StartsOnServerData(s.Plan) {
 		return s.keepStart()
@@ -98,7 +98,7 @@ func (s *simulation) trainStart(ctx context.Context) ([]byte, error) {
 	return file.Bytes(), err
 }
 
-// keepStart copies the weights from which the run starts to its folder.
+// keepStart copies the weights from which the run starts to the run's folder.
 func (s *simulation) keepStart() error {
 	if s.startFile == nil {
 		return nil

@@ -31,13 +31,13 @@ func weightsIn(t *testing.T, c Config, path string) []float32 {
 }
 
 // TestStartOnServerData checks the weights that are trained on the server's data before the
-// first round. They equal those of pooled training on the same clients, the run equals one
-// that starts from their file with the other clients, and a resumed run does not train them
-// again.
+// first round. They must equal the weights of pooled training on the same clients. The run must
+// equal a run with the other clients that starts from the file of these weights. A resumed run
+// must not train them again.
 func TestStartOnServerData(t *testing.T) {
 	houses := houses(t, 7)
 	b, d := newRunner(t), dataset(t, houses...)
-	// A batch of all examples makes the steps independent of the sampling.
+	// A batch that contains all examples makes the steps independent of the sampling.
 	const steps = 5
 	plan := small("fedavg").with(settings{
 		"start": "server-data", "server.start_steps": steps, "server.clients": 0.3, "client.optimizer": "sgd", "client.batch": 8192, "rounds": 2,
@@ -96,7 +96,7 @@ func TestStartOnServerData(t *testing.T) {
 		t.Errorf("a run from the file of the start differs: %v", err)
 	}
 
-	// The start is trained again only if its file does not exist yet.
+	// The initial weights are trained again only if their file does not exist yet.
 	other := config(plain.with(settings{"seed": 9, "rounds": 1}), dataset(t, others...))
 	if _, err := Run(ctx, other); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func summarizeScores(s *run.Summary, f metric.Fleet, rounds int, d time.Duration
 	s.RSS = proc.PeakMemory()
 }
 
-// stopwatch returns a function that reports the time since the call of stopwatch.
+// stopwatch returns a function that returns the time since the call of stopwatch.
 func stopwatch() func() time.Duration {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }

@@ -32,8 +32,8 @@ func unreliable(t *rapid.T) settings {
 	return s
 }
 
-// Every selected client is counted, late or lost. An abandoned round does not
-// change the server's weights.
+// Every selected client is either counted, late or lost. An abandoned round does not change the
+// server's weights.
 func TestUnreliableClients(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	var merged, abandoned, inVain, late, lost int

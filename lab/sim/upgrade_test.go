@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// TestUpgradePlan checks that the plan of an older version, which has no reference, becomes
-// the plan that a user must write to resume its run.
+// TestUpgradePlan checks that the plan of an older version, which has no reference, becomes the
+// plan that a user must give to resume the run.
 func TestUpgradePlan(t *testing.T) {
 	hourly := Config{Dataset: &series.Dataset{Interval: time.Hour}}
 	for _, c := range []struct{ model, reference string }{

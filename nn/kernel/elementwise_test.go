@@ -172,8 +172,8 @@ func TestAdam(t *testing.T) {
 	})
 }
 
-// TestAMSGrad checks three steps computed by hand, with β₁ = β₂ = ½ and ε = 0 for simple
-// numbers. Gradients 2, 0, 0:
+// TestAMSGrad checks three steps computed by hand, with β₁ = β₂ = ½ and ε = 0 to keep the
+// numbers simple. Gradients 2, 0, 0:
 //
 //	k=1: m=1,    v=2,   v/(1-½)=4,        max 4; w -= 0.1·(1/½)/2      = 0.1
 //	k=2: m=½,    v=1,   v/(1-¼)=4/3,      max 4; w -= 0.1·(½/¾)/2      = 0.1/3

@@ -1,5 +1,5 @@
-// Package kernel contains the loops in which training spends most of its time, in assembly
-// for AVX-512, AVX2+FMA and NEON, each with a portable version in Go.
+// Package kernel contains the loops in which training spends most of its time, in assembly for
+// AVX-512, AVX2+FMA and NEON, each with a portable version in Go.
 //
 // A [Set] is one implementation of all loops. [Default] returns the fastest set that the
 // CPU supports, or the one that LOADSTAR_KERNEL names. [Available] returns all supported
@@ -10,11 +10,11 @@
 // over contiguous memory. Loops accept any size, and are fastest if rows are a multiple of
 // [Lanes].
 //
-// A Set is immutable and safe for concurrent use. Methods panic if a slice is shorter than
-// the given sizes require, and never access memory beyond those sizes. Output slices must
-// not overlap input slices, except where one argument is both. NaN and infinity propagate
-// to the results; the caller must check for them. Results of different sets agree within
-// rounding. The same call on the same set and architecture always gives the same bits.
+// A Set is immutable and safe for concurrent use. Methods panic if a slice is shorter than the
+// given sizes require, and never access memory beyond those sizes. Output slices must not
+// overlap input slices, except for arguments that are both input and output. NaN and infinity
+// propagate to the results; the caller must check for them. Results of different sets agree
+// within rounding. The same call on the same set and architecture always gives the same bits.
 package kernel
 
 import (
@@ -30,8 +30,8 @@ import (
 // Env is the environment variable that selects a kernel set.
 const Env = "LOADSTAR_KERNEL"
 
-// Lanes is a number of floats. Rows whose length is a multiple of it are efficient for
-// every set.
+// Lanes is the number of floats of which row lengths should be multiples, so that they are
+// efficient with every set.
 const Lanes = 16
 
 // Set is one implementation of the hot loops.
@@ -138,10 +138,10 @@ func (l *loops) vectors(n int) int {
 }
 
 // mulTile computes a tile of C = start + A·B, from a fixed number of rows of A and a fixed
-// number of vectors of B's rows. The start is bias, with one value per row of C, if bias is
-// not nil. Otherwise it is C itself if accumulate is not 0, and zero if it is. The function
-// computes blocks tiles, one below the other. k and blocks are at least 1. lanes is used
-// only by tail tiles: the number of valid floats in their vector.
+// number of vectors of B's rows. If bias is not nil, the start is bias, with one value per row
+// of C. Otherwise, it is C itself if accumulate is not 0, and zero if accumulate is 0. The
+// function computes blocks tiles, one below the other. k and blocks are at least 1. lanes is
+// used only by tail tiles; it is the number of valid floats in their vector.
 type mulTile func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)
 
 // dotTile computes a tile of C = start + Σ A·Bᵀ. The sum is over segs segments of k floats

@@ -77,8 +77,8 @@ func fill(rng *rand.Rand, x []float32, kind flavour) []float32 {
 	return x
 }
 
-// near fails unless got[i] is within tol(i) of want[i]. If want[i] is not finite, got[i]
-// must not be finite either. Whether it is NaN or infinite depends on rounding.
+// near fails unless got[i] is within tol(i) of want[i]. If want[i] is not finite, got[i] must
+// not be finite either; whether it is NaN or infinite depends on rounding.
 func near(t *testing.T, what string, got, want []float32, tol func(i int) float64) {
 	t.Helper()
 	for i := range want {
@@ -102,8 +102,8 @@ func clone(x []float32) []float32 { return append([]float32(nil), x...) }
 // sizes are vector and matrix sizes at and near the widths of vectors and tiles.
 var sizes = []int{1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 63, 64, 65, 100}
 
-// TestFMAPeak checks that the number of operations is proportional to the number of rounds,
-// and a multiple of that of whole vectors.
+// TestFMAPeak checks that the number of operations is proportional to the number of rounds, and
+// a multiple of the number of operations on a whole vector.
 func TestFMAPeak(t *testing.T) {
 	forEachSet(t, func(t *testing.T, s *Set) {
 		one, ten := s.FMAPeak(1), s.FMAPeak(10)

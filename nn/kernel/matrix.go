@@ -18,8 +18,8 @@ func Accumulate() Start { return Start{accumulate: true} }
 func Bias(b []float32) Start { return Start{bias: b} }
 
 // mulDepth is the number of rows of B that MatMul multiplies by all rows of A before it
-// continues with the next rows of B. With AVX-512's panels of 64 columns, these rows are 24
-// kB in size and stay in a first-level cache of 32 kB.
+// continues with the next rows of B. With AVX-512's panels of 64 columns, these rows take 24 kB
+// and stay in a first-level cache of 32 kB.
 const mulDepth = 96
 
 // MatMul computes C = start + A·B, with C of m×n, A of m×k and B of k×n. Element

@@ -77,8 +77,8 @@ func extent(rows, cols, rs, cs int) int {
 	return (rows-1)*rs + (cols-1)*cs + 1
 }
 
-// checkProduct compares C with its elements computed in float64, and checks that the gaps
-// between its rows are unchanged.
+// checkProduct compares the elements of C with values computed in float64, and checks that the
+// gaps between its rows are unchanged.
 func checkProduct(t *testing.T, what string, c, before []float32, n, ldc int, element func(i, j int) (sum, size float64)) {
 	t.Helper()
 	for at, got := range c {

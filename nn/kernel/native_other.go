@@ -2,5 +2,5 @@
 
 package kernel
 
-// native returns no sets, because this architecture has only the portable one.
+// native returns no sets, because this architecture has only the portable set.
 func native() []*Set { return nil }

@@ -97,7 +97,7 @@ func lstm(w, x []float64, steps, in, width int) []float64 {
 	return all
 }
 
-// Loss computes the mean loss of a batch, which nn.Workspace.Gradient also returns.
+// Loss computes the mean loss of a batch, like nn.Workspace.Gradient.
 func Loss(net *nn.Net, w, x, y []float64, loss nn.Loss) float64 {
 	window := net.Lookback() * net.Inputs()
 	batch := len(x) / window

@@ -62,13 +62,13 @@ func open(r io.ReaderAt, size int64) (*File, error) {
 // Metadata returns the metadata. The caller must not change it.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Shape returns the shape of a tensor, or nil and false if there is none.
+// Shape returns the shape of a tensor, or nil and false if there is no such tensor.
 func (f *File) Shape(name string) ([]int, bool) {
 	t, ok := f.tensors[name]
 	return slices.Clone(t.Shape), ok
 }
 
-// Float32s reads consecutive numbers of a float32 tensor, from the one with index from.
+// Float32s reads consecutive numbers of a float32 tensor, beginning with the index from.
 func (f *File) Float32s(to []float32, name string, from int) error {
 	b, err := f.read(name, typeFloat32, from, len(to))
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *File) Float32s(to []float32, name string, from int) error {
 	return nil
 }
 
-// Float64s reads consecutive numbers of a float64 tensor, from the one with index from.
+// Float64s reads consecutive numbers of a float64 tensor, beginning with the index from.
 func (f *File) Float64s(to []float64, name string, from int) error {
 	b, err := f.read(name, typeFloat64, from, len(to))
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *File) Float64s(to []float64, name string, from int) error {
 	return nil
 }
 
-// Int32s reads consecutive numbers of an int32 tensor, from the one with index from.
+// Int32s reads consecutive numbers of an int32 tensor, beginning with the index from.
 func (f *File) Int32s(to []int32, name string, from int) error {
 	b, err := f.read(name, typeInt32, from, len(to))
 	if err != nil {

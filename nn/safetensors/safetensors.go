@@ -2,10 +2,10 @@
 // PyTorch, NumPy and JAX support: eight bytes with the length of a JSON header, the header,
 // and the numbers of all tensors, little-endian.
 //
-// Reading is strict: it returns an error for missing, unknown or repeated fields in the
-// header, for tensors that overlap or leave gaps, and for unknown types. It never allocates
-// more than the limit allows. [Read] reads float32 tensors only, and all of them. A [File]
-// also has the other types, and reads parts of a tensor.
+// Reading is strict: it returns an error for missing, unknown or repeated fields in the header,
+// for tensors that overlap or leave gaps, and for unknown types. It never allocates more than
+// the limit allows. [Read] reads whole files, which must contain only float32 tensors. A [File]
+// also supports the other types, and can read parts of a tensor.
 package safetensors
 
 import (
@@ -64,7 +64,8 @@ func width(dtype string) int64 {
 }
 
 // maxHeader is the maximum size of the JSON header that Read accepts, in bytes. Each tensor
-// needs about 100 bytes. A [File] may have longer metadata, up to longestHeader.
+// needs about 100 bytes. The header of a [File] may have up to longestHeader bytes, because of
+// longer metadata.
 const (
 	maxHeader     = 4 << 20
 	longestHeader = 256 << 20
@@ -79,7 +80,7 @@ type entry struct {
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// Write writes the tensors in order. Metadata may be nil.
+// Write writes the tensors in order. metadata may be nil.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	var header bytes.Buffer
 	header.WriteByte('{')

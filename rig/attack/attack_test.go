@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Every entry of the reviews, and every lie in a private run, needs an attack or a reason why
-// it has none.
+// TestComplete checks that every entry of the reviews, and every lie in a private run, has an
+// attack or a reason why it has none.
 func TestComplete(t *testing.T) {
 	known := map[string]bool{}
 	for id := range unattempted {
@@ -34,8 +34,9 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// If a layer is trained on one example, the quotients of its changes are that example. If
-// it is trained on two, they have no common values.
+// TestReconstruct checks that if a layer is trained on one example, the quotients of its
+// changes are that example, and that if it is trained on two, the quotients have no common
+// values.
 func TestReconstruct(t *testing.T) {
 	const n = spyGates*(spyInputs+spyHidden) + 2*spyGates
 	trained := func(examples ...float64) []float32 {
@@ -60,8 +61,8 @@ func TestReconstruct(t *testing.T) {
 	}
 }
 
-// An attack that makes the server turn callers away every other time succeeds. An attack that
-// is slow twice, on a busy machine, does not succeed.
+// TestVerdict checks that an attack that makes the server turn callers away every other time
+// succeeds, and that an attack that is slow twice, on a busy machine, does not succeed.
 func TestVerdict(t *testing.T) {
 	for outcomes, want := range map[string]bool{"rr": true, "hh": false, "hrh": false, "rhh": false, "hrr": true, "rhr": true, "sss": false, "ssr": true, "srr": true, "shs": false, "ssh": false, "hsr": true} {
 		var all []Result

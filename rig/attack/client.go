@@ -135,8 +135,8 @@ func request() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// agent returns an agent with the certificates that Join or Renew returned. These are its own
-// and those of its issuers up to the root, which is not sent.
+// agent returns an agent with the certificates that Join or Renew returned. These are the
+// agent's own certificate and those of its issuers up to the root, which is not sent.
 func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) (*Agent, error) {
 	if len(certificates) < 2 {
 		return nil, fmt.Errorf("the server returned %d certificates", len(certificates))
@@ -162,7 +162,8 @@ func (a *Agent) push(ctx context.Context, q *v1.Result) (*v1.Received, error) {
 	return r.GetReceived(), err
 }
 
-// post sends an encoded message with the given headers, in pairs. The answer has no body.
+// post sends an encoded message with the given headers, in pairs. The body of the response is
+// discarded.
 func (a *Agent) post(ctx context.Context, procedure string, body []byte, headers ...string) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, a.Base+procedure, bytes.NewReader(body))
 	if err != nil {

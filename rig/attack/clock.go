@@ -19,8 +19,8 @@ func clocks() []Attack {
 }
 
 // wrongClock succeeds if a lease ends by the clock of the server's machine, which is an hour
-// behind its database's clock. Processes with different clocks would then withdraw each
-// other's leases. Functions that hide PostgreSQL's own change the database's clock.
+// behind its database's clock. Processes with different clocks would then withdraw each other's
+// leases. The database's clock is changed by functions that hide PostgreSQL's own functions.
 func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	const database = "loadstar"
 	if err := os.Mkdir(f.path("postgres"), 0o755); err != nil {

@@ -110,8 +110,8 @@ func (d *dashboard) signIn(ctx context.Context, user, role string) (string, erro
 	return cookie, nil
 }
 
-// hold opens connections to an address that send one request and stay open. It returns when
-// each has been answered or closed, or after a second.
+// hold opens connections to an address and sends one request on each of them. The connections
+// stay open until the attack ends.
 func (f *Fleet) hold(address string, n int, request string) error {
 	var all []net.Conn
 	f.later(func() error {
@@ -299,8 +299,8 @@ func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", strings.TrimSpace(who)), nil
 }
 
-// emptyHouse succeeds if lists and pages tell a viewer which client reported a finding that
-// an empty house causes, or the client's exact scores.
+// emptyHouse succeeds if lists and pages show a viewer which client reported a finding that an
+// empty house causes, or the client's exact scores.
 func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

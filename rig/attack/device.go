@@ -208,7 +208,7 @@ func shutInterface(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("five requests are answered"), nil
 }
 
-// largePages succeeds if data init needs more than 150 MB for a file of kilobytes.
+// largePages succeeds if data init needs more than 150 MB for a file of a few kilobytes.
 func largePages(ctx context.Context, f *Fleet) (Result, error) {
 	type row struct {
 		Meter string  `parquet:"meter_id"`
@@ -399,8 +399,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// The configuration is the example's without TLS, and with a path that only the proxy
-	// refuses.
+	// Use the example configuration without TLS, and with a path that only the proxy refuses.
 	var kept []string
 	for l := range strings.Lines(string(example)) {
 		if !strings.Contains(l, "ssl_") {

@@ -16,7 +16,7 @@ import (
 	"loadstar/rig/product"
 )
 
-// ground has the data that all attacks share.
+// ground contains the data that all attacks share.
 type ground struct {
 	bin, dir string
 	postgres bool   // for the servers of the floods
@@ -100,8 +100,8 @@ func (f *Fleet) write(name, text string) (string, error) {
 	return f.path(name), os.WriteFile(f.path(name), []byte(text), 0o600)
 }
 
-// flags are the flags of serve that older binaries have for keys of server.yaml. An attack that
-// once succeeded must be shown to still succeed on them.
+// flags maps keys of server.yaml to the flags of serve that older binaries have instead. An
+// attack that once succeeded must be shown to still succeed on these binaries.
 var flags = map[string]string{
 	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
 	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",

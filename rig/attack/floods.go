@@ -80,8 +80,8 @@ func (m *measured) repelled() bool {
 	return m.checkIns.served(&m.before) && m.operators.served(&m.before) && (!m.flood.joins || m.honest.joins.served(&m.before)) && (!m.writes || m.wrote.served(&m.before)) && m.named
 }
 
-// slow reports whether all callers were answered and the attacker is named, although the answers
-// took long.
+// slow reports whether all callers were answered and the attacker is named, although the
+// answers took a long time.
 func (m *measured) slow() bool {
 	return m.named && m.checkIns.answered() >= 0.99 && m.operators.answered() >= 0.99 &&
 		(!m.flood.joins || m.honest.joins.answered() >= 0.99) && (!m.writes || m.wrote.answered() >= 0.99)

@@ -40,8 +40,8 @@ func loop(ctx context.Context, atOnce int, call func(ctx context.Context, worker
 	}
 }
 
-// announcing is an agent that announces its 10,000 clients, in 8 concurrent calls. The
-// inputs change from call to call, so that every announcement changes all rows.
+// announcing is a flood by an agent that announces its 10,000 clients, in 8 concurrent calls.
+// The inputs change from call to call, so that every announcement changes all rows.
 func announcing(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 1)
 	if err != nil {
@@ -57,8 +57,8 @@ func announcing(ctx context.Context, s *Server) ([]string, func() string, error)
 	return who, done, nil
 }
 
-// checkingIn is 16 agents that name the maximum number of turns in each check-in, in 16
-// concurrent calls.
+// checkingIn is a flood by 16 agents that name the maximum number of turns in each check-in, in
+// 16 concurrent calls.
 func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 16)
 	if err != nil {
@@ -85,7 +85,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 	return who, done, nil
 }
 
-// wrongTokens is a stranger who guesses tokens, in 64 concurrent calls.
+// wrongTokens is a flood by a stranger who guesses tokens, in 64 concurrent calls.
 func wrongTokens(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {
@@ -106,8 +106,8 @@ func wrongTokens(ctx context.Context, s *Server) ([]string, func() string, error
 	return []string{attackersFrom}, done, nil
 }
 
-// trickling is 16 agents with two messages each. The messages announce 8 MB and then send a
-// byte every two seconds.
+// trickling is a flood by 16 agents with two messages each. The messages announce 8 MB and then
+// send a byte every two seconds.
 func trickling(ctx context.Context, s *Server) ([]string, func() string, error) {
 	all, who, err := hosts(ctx, s, 16)
 	if err != nil {
@@ -124,7 +124,7 @@ func trickling(ctx context.Context, s *Server) ([]string, func() string, error) 
 	return who, h.done, h.wait(2 * len(all))
 }
 
-// slowJoins is strangers who post a join request and send it slowly.
+// slowJoins is a flood by strangers who each send a join request slowly.
 func slowJoins(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // The honest agents during a flood. Half of them keep a connection open and share the
 // attackers' address, as behind the same router. The others have another address and open a
-// connection for every check-in, as agents do that check in rarely.
+// connection for every check-in, as do agents that check in rarely.
 const (
 	honestAgents = 16
 	honestEvery  = 250 * time.Millisecond
@@ -123,14 +123,14 @@ func newHonest(ctx context.Context, s *Server) (*honest, error) {
 	return h, nil
 }
 
-// anew makes a transport open a connection for every call, from the honest agents' address.
+// anew makes a transport open a new connection for every call, from the honest agents' address.
 func anew(t *http.Transport) *http.Transport {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(honestFrom)}}
 	t.DialContext, t.DisableKeepAlives = d.DialContext, true
 	return t
 }
 
-// measure runs the honest agents for a time.
+// measure runs the honest agents for the duration d.
 func (h *honest) measure(ctx context.Context, d time.Duration) error {
 	operators, err := h.server.Operators()
 	if err != nil {

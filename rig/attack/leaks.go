@@ -32,8 +32,8 @@ func leaks() []Attack {
 	}
 }
 
-// The correlation above which an attack has succeeded, and the correlation that it must
-// reach without defences.
+// learned is the correlation above which an attack has succeeded, and solved the correlation
+// that it must reach without defences.
 const learned, solved = 0.2, 0.8
 
 // leaker is an attack on readings.
@@ -46,7 +46,7 @@ type leaker struct {
 	note string
 }
 
-// Days of readings of the attacked homes.
+// fewDays and manyDays are the numbers of days of readings that the attacked homes have.
 const fewDays, manyDays = 45, 200
 
 // leaking carries out an attack on readings.

@@ -126,7 +126,7 @@ func figures(all []float64) string {
 	return strings.Join(text, ", ")
 }
 
-// TestWhatRemains prints what the same agents still reveal, which is means and the examples that
+// TestWhatRemains prints what the same agents still reveal: means, and the examples that
 // suitably chosen weights single out.
 func TestWhatRemains(t *testing.T) {
 	if !testkit.Long() {

@@ -4,13 +4,13 @@
 //	go -C rig run ./attack -bin ../bin/loadstar
 //	go -C rig run ./attack -bin ../bin/loadstar -only C1,H3
 //
-// Every attack starts its own server from the binary. Its criterion is in the doc comment of its
-// function. The last line of the output is the result. The exit code is 1 if an attack succeeds.
-// With -before COMMIT, it carries out only the attacks against which the commit lacks defences, and
-// the exit code is 1 if one of them is repelled. The binary of that commit must be vulnerable to
-// each of them, because otherwise the attack proves nothing. The attacks on readings (leaks.go)
-// call the agent's code in this process, first without its defences, where they must succeed in
-// every run.
+// Every attack starts its own server from the binary. Its criterion is in the doc comment of
+// its function. The last line of the output is the result. The exit code is 1 if an attack
+// succeeds. With -before COMMIT, the command carries out only the attacks against which the
+// commit lacks defences, and the exit code is 1 if one of them is repelled. The binary of that
+// commit must be vulnerable to each of them, because otherwise the attack proves nothing. The
+// attacks on readings (leaks.go) call the agent's code in this process, first without its
+// defences, where they must succeed in every run.
 package main
 
 import (
@@ -112,7 +112,7 @@ type options struct {
 // limit is the maximum duration of an attack.
 const limit = 3 * time.Minute
 
-// attempts is the maximum number of attempts of an attack that measures times.
+// attempts is the maximum number of attempts at an attack that measures times.
 const attempts = 3
 
 func main() {

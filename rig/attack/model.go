@@ -200,7 +200,7 @@ func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1
 	return s, r, err
 }
 
-// play is like scripted, but uses a server that already runs.
+// play is like scripted, but uses a server that is already running.
 func (s *Server) play(ctx context.Context, count int, by answer) (*v1.GetRunResponse, error) {
 	const honest = 9
 	ctx, cancel := context.WithCancel(ctx)

@@ -119,8 +119,8 @@ func try(ctx context.Context, url string, statements ...string) (refused, err er
 	return err, nil
 }
 
-// swapBlob succeeds if an agent gets other weights than the run's after they were swapped in the S3
-// store, or if the run ends with those weights.
+// swapBlob succeeds if an agent gets weights other than the run's after they were swapped in
+// the S3 store, or if the run ends with those weights.
 func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	const bucket = "weights"
 	memory := s3mem.New()

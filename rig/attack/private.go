@@ -183,7 +183,7 @@ func (v *vault) again(ctx context.Context) error {
 	return v.start(ctx)
 }
 
-// know calls the keeper with the key of its server.
+// know connects to the keeper with the key of its server, and reads the keeper's statement.
 func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) error {
 	v.key = key
 	config, err := mtls.Pinned(key, func(sha [32]byte) bool { return sha == v.pin })
@@ -310,7 +310,7 @@ func ruleOf(err error) string {
 	return ""
 }
 
-// attempt is a call that a keeper must refuse by a rule.
+// attempt is a call that a keeper must refuse by a given rule.
 type attempt struct {
 	what, rule string
 	call       func() error
@@ -343,8 +343,8 @@ func rulesOf(all []attempt) string {
 	return strings.Join(rules, ", ")
 }
 
-// round is the description for which, according to the server, results are masked. The limits
-// are above the norms of hide.
+// round returns the description for which, according to the server, results are masked. The
+// limits are above the norms of hide.
 func (v *vault) round(run string, number int64, check string) *v1.MaskedRound {
 	const length, limit = 64, 1 << 24
 	return &v1.MaskedRound{
@@ -363,7 +363,7 @@ func (in *insider) seed(c *mask.Context, day int64, nonce mask.Nonce) mask.Seed 
 	return key.Seed(c, nonce)
 }
 
-// hide masks random numbers, as an agent does that believes the server.
+// hide masks random numbers, as an agent that believes the server does.
 func (v *vault) hide(in *insider, q *v1.MaskedRound, part int64) *hidden {
 	nonce := mask.NewNonce()
 	h := &hidden{MaskedResult: &v1.MaskedResult{Agent: in.name, Part: part, Clients: 1, Nonce: nonce[:]}}

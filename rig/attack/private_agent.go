@@ -66,7 +66,8 @@ func (c *caller) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 	return &v1.AnnounceResponse{Statements: [][]byte{c.statement}}, nil
 }
 
-// Exchange forwards enrolments. It returns the task until there is a result or a reason.
+// Exchange forwards enrolments. It returns the task until the agent has sent a result or a
+// reason to decline.
 func (c *caller) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	a := &v1.ExchangeResponse{NextContactMs: 20}
 	for _, e := range r.Enrolments {
@@ -100,8 +101,8 @@ func (c *caller) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Excha
 	return a, nil
 }
 
-// train gives the agent a task. It returns the agent's result, or the reason for which the
-// agent declines.
+// train gives the agent a task. It returns the agent's result, or the reason why the agent
+// declines.
 func (c *caller) train(ctx context.Context, t *v1.Task) (result *v1.Result, reason string, err error) {
 	t = proto.CloneOf(t)
 	t.Clients = c.clients

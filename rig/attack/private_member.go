@@ -22,8 +22,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// masker is a member of a private fleet, which is an agent of the protocol with a member key. If
-// it has several clients, it sends one result for each.
+// masker is a member of a private fleet: an agent of the protocol with a member key. If it has
+// several clients, it sends one result for each.
 type masker struct {
 	*Agent
 	insider
@@ -112,7 +112,7 @@ func (f *Fleet) club(ctx context.Context, hostile int) (*club, error) {
 	return c, nil
 }
 
-// joinClub joins an agent, which waits until the server knows the agent's keeper.
+// joinClub makes an agent join, and waits until the server knows the agent's keeper.
 func (c *club) joinClub(ctx context.Context, name string, clients int) (*masker, error) {
 	a, err := c.JoinOne(ctx, name)
 	if err != nil {
@@ -179,8 +179,9 @@ func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) 
 	return task, t, err
 }
 
-// masked returns a result of some clients. Each of their updates is as large as the limits of the
-// round allow. Change may change the vector before it is masked, and key is the key of the mask.
+// masked returns a result of some clients. Each of their updates is as large as the limits of
+// the round allow. change may modify the vector before it is masked, and key is the key of the
+// mask.
 func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key mask.Key, clients []string, change func(x []uint64, blocks []mask.Block)) (*v1.Result, error) {
 	limits := terms.LimitsOf(task.Limits)
 	if limits.Norm == 0 {
@@ -241,7 +242,7 @@ func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason
 	return p.GetOutcome() == v1.Outcome_OUTCOME_COUNTED, p.GetReason(), nil
 }
 
-// honestly sends honest results of all members but the hostile ones; all of these must be
+// honestly sends honest results of all members but the hostile ones; all honest results must be
 // counted.
 func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) error {
 	for _, m := range c.members {

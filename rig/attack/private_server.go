@@ -14,10 +14,10 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// askTwice succeeds if the keeper releases a round to a second request that differs from the first,
-// even after it was killed, or if it releases an earlier round. A copy of the keeper from before
-// the release must answer the second request, and the difference of the two sums must be the update
-// of one agent. Otherwise the attack proves nothing.
+// askTwice succeeds if the keeper releases a round to a second request that differs from the
+// first, even after it was killed, or if it releases an earlier round. A copy of the keeper
+// from before the release must answer the second request, and the difference between the two
+// sums must be the update of one agent. Otherwise the attack proves nothing.
 func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 8)
 	if err != nil {
@@ -252,8 +252,8 @@ func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("in a second run the same results give noise, and with check: norm they are refused by rule check; in their own run they are opened"), nil
 }
 
-// short counts the numbers that are as small as the numbers of hide. One in a billion random
-// numbers is.
+// short counts the numbers that are as small as the numbers of hide. Only one in a billion
+// random numbers is so small.
 func short(sum []uint64) (n int) {
 	const bits = 30
 	for _, x := range sum {

@@ -30,9 +30,9 @@ type lie struct {
 	updates int      // the number of updates in the sum
 }
 
-// lyingRegion succeeds if the hub counts a sum that claims to contain another agent's client,
-// which still trains, that names a client twice, or that contains more updates than clients. An
-// honest sum of the same clients must be counted afterwards.
+// lyingRegion succeeds if the hub counts a sum that claims to contain a client of another agent
+// that is still training, that names a client twice, or that contains more updates than
+// clients. An honest sum of the same clients must be counted afterwards.
 func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

@@ -84,8 +84,8 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	return succeeded("%s, from %d gates", found, gates), nil
 }
 
-// spy runs a plan twice, with learning rates of almost 0 and of 1. It returns the weights of both
-// and the plan, or the reason for which the agent or the server declines it.
+// spy runs a plan twice, with learning rates of almost 0 and of 1. It returns the weights of
+// both runs and the plan, or the reason why the agent or the server declines it.
 func (s *Server) spy(ctx context.Context, agent *product.Process, reader *Agent, plan string) (versions [2][]float32, settled, declined string, err error) {
 	for i, lr := range []string{"1e-12", "1"} {
 		run, err := s.begin(ctx, fmt.Sprintf(plan, lr), meters)
@@ -171,8 +171,8 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the update gives no example"), nil
 }
 
-// denseExample reconstructs an example from a plan's weights before and after a step. It returns an
-// empty text if the example belongs to none of the meters.
+// denseExample reconstructs an example from a plan's weights before and after a step. It
+// returns an empty string if the example belongs to none of the meters.
 func (g *ground) denseExample(plan string, versions [2][]float32) (string, error) {
 	d, closer, err := series.OpenPrepared(g.data)
 	if err != nil {
@@ -267,9 +267,9 @@ func alike(x, y []float64) bool {
 	return true
 }
 
-// reading looks up the reading of an example, whose values are the load scaled by the range
-// of the client's training data, hour / 23, and day of the week / 6. It returns an empty
-// text if there is no such reading.
+// reading looks up the reading of an example, whose values are the load scaled by the range of
+// the client's training data, hour / 23, and day of the week / 6. It returns an empty string if
+// there is no such reading.
 func (g *ground) reading(example []float64) (string, error) {
 	d, closer, err := series.OpenPrepared(g.data)
 	if err != nil {

@@ -344,7 +344,7 @@ func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, err
 		}
 	}
-	// The export withholds events until no older one can appear, so the last ones are late.
+	// The export withholds events until no older one can appear, so the last events are late.
 	seen, last := 0, "0"
 	_, err = product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		r, err := o.ListAudit(ctx, &v1.ListAuditRequest{Limit: 7, After: last})

@@ -133,7 +133,7 @@ func (a *Agent) answer(ctx context.Context, t *v1.Task, by answer) (kept []strin
 	return kept, nil
 }
 
-// weights fetches a blob of float32.
+// weights fetches a blob of float32 values.
 func (a *Agent) weights(ctx context.Context, blob string) ([]float32, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.Base+"/v1/blobs/"+blob, nil)
 	if err != nil {

@@ -68,7 +68,7 @@ func (l *liar) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRespo
 	return &v1.AnnounceResponse{}, nil
 }
 
-// Exchange returns the task until it is answered, and takes an update or a reason.
+// Exchange returns the task until it is answered, and accepts an update or a reason to decline.
 func (l *liar) Exchange(_ context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,8 +103,8 @@ type bait struct {
 	weights func(*setup.Setup) ([]float32, error)
 }
 
-// offer sends weights to an agent with a policy. It returns the update, or the reason for
-// which the agent declines.
+// offer sends weights to an agent with a policy. It returns the update, or the reason why the
+// agent declines.
 func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup.Setup, b bait) (update []float32, reason string, err error) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -162,7 +162,7 @@ func trapHome() (*series.Dataset, []float64, error) {
 
 const trapModel = "model: {name: dense, interval: 1h, inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]}\n"
 
-// trapSetup reads a plan as the attacker does, who needs no readings of the home.
+// trapSetup reads a plan as the attacker does, without any readings of the home.
 func trapSetup(plan string, d *series.Dataset) (*setup.Setup, error) {
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {

@@ -25,7 +25,7 @@ type Peer struct {
 	stderr strings.Builder
 }
 
-// StartPeer starts a script and waits until it has said its name. Needs lists the Debian
+// StartPeer starts a script and waits until it has reported its name. needs lists the Debian
 // packages that the script imports. The process ends when ctx does.
 func StartPeer(ctx context.Context, needs string, env []string, script string, args ...string) (*Peer, error) {
 	// -I ignores PYTHONPATH and any such library in the working folder.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The clock's source becomes a part of package time, which can import only few packages. Only
-// make clocks compiles it.
+// TestClockImports checks the imports of the clock's source, which becomes a part of package
+// time and can therefore import only a few packages. Only make clocks compiles it.
 func TestClockImports(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "offset.go", testClock, parser.ImportsOnly)
 	if err != nil {

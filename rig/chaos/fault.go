@@ -21,8 +21,8 @@ type injector interface {
 	run(ctx context.Context, n int)
 	// count returns the number of faults so far.
 	count() int
-	// problems lists the events that must not happen while the injector breaks or repairs
-	// parts.
+	// problems lists the events that happened although they must not happen while the injector
+	// breaks or repairs parts.
 	problems() []string
 	// print writes a table of the faults and of the times until the system recovered.
 	print(out io.Writer)

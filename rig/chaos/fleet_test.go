@@ -108,7 +108,7 @@ func newBench(t *testing.T, l layout, meters int) *bench {
 	return b
 }
 
-// host makes the agents with the numbers from up to to join, and starts them.
+// host makes the agents with numbers in [from, to) join, and starts them.
 func (b *bench) host(from, to int) {
 	b.Helper()
 	for i := from; i < to; i++ {

@@ -100,7 +100,8 @@ func (f *forwarder) each(do func(*carried)) {
 // affected.
 func (f *forwarder) kill(d direction) { f.each(func(c *carried) { c.dead[d] = true }) }
 
-// cut cuts all open connections after some more bytes in a direction, at most most.
+// cut cuts all open connections after a random number of further bytes in a direction, which is
+// less than most.
 func (f *forwarder) cut(d direction, most int) {
 	f.each(func(c *carried) { c.left[d] = rand.IntN(most) })
 }

@@ -70,7 +70,8 @@ func singles(s *system) (all []*target) {
 // kills is the fault of a process that is killed or asked to end.
 type kills struct{}
 
-// toldShare is the share of SIGTERM, which one in toldShare kills uses instead of SIGKILL.
+// toldShare determines the share of SIGTERM: one in toldShare kills uses SIGTERM instead of
+// SIGKILL.
 const toldShare = 5
 
 func (kills) hows() []string              { return []string{"SIGKILL", "SIGTERM"} }

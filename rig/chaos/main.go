@@ -290,7 +290,7 @@ type trial struct {
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// If the call is retried, an earlier attempt may have created a token too. It does no
+	// If the call is retried, an earlier attempt may have created a token too, which does no
 	// harm.
 	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
 	if err != nil {

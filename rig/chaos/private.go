@@ -31,8 +31,8 @@ type auditor struct {
 	pin    member.Pin
 }
 
-// startKeeper creates and starts a keeper for the server with the given database. It returns the
-// arguments that tell servers about the keeper.
+// startKeeper creates and starts a keeper for the server with the given database. It returns
+// the arguments that give servers the keeper's address and identity.
 func startKeeper(ctx context.Context, s *system, database string) (args []string, err error) {
 	a := &auditor{system: s, folder: s.serverDir("keeper")}
 	l, err := serverledger.Open(ctx, database)
@@ -106,7 +106,7 @@ func (a *auditor) enrolled(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// said returns the number of lines of a log that contain a text.
+// said returns the number of lines of a log that contain a string.
 func said(log, text string) (n int) {
 	f, err := os.Open(log)
 	if err != nil {

@@ -246,7 +246,7 @@ func (r *rotation) number(text string, args ...any) int64 {
 	return n
 }
 
-// follow waits until a number of agents use certificates of the newest issuer.
+// follow waits until the given number of agents use certificates of the newest issuer.
 func (r *rotation) follow(agents int64) {
 	r.Helper()
 	var all []struct{ ID string }
@@ -259,7 +259,7 @@ func (r *rotation) follow(agents int64) {
 	})
 }
 
-// takePart waits until new results of the given number of agents were counted.
+// takePart waits until new results of the given number of agents have been counted.
 func (r *rotation) takePart(agents int64) {
 	r.Helper()
 	since := time.Now().UnixMilli()
@@ -329,7 +329,7 @@ func (r *rotation) refusesToRetire(reasons ...string) {
 	}
 }
 
-// hosted returns the clients of all agents as text.
+// hosted returns the clients of all agents as a string.
 func (r *rotation) hosted() string {
 	r.Helper()
 	var b strings.Builder

@@ -122,8 +122,8 @@ func (b *badStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// half carries out the call and sends half of the answer. The answer then ends with a
-// reset, or regularly with the length of the part that was sent.
+// half carries out the call and sends half of the answer. The answer then ends with a reset, or
+// ends in an orderly way and states the length of the part that was sent.
 func (b *badStore) half(w http.ResponseWriter, r *http.Request, orderly bool) {
 	whole := httptest.NewRecorder()
 	b.good.ServeHTTP(whole, r)

@@ -71,8 +71,8 @@ type system struct {
 	ledger   *ledger
 	servers  []part
 	hosts    []*process // the agents
-	// revoked contains the numbers of agents that were revoked, and their clients. They are
-	// not told which results were counted.
+	// revoked contains the numbers of agents that were revoked, and their clients. These agents
+	// do not learn which of their results were counted.
 	revoked        map[int]bool
 	revokedClients map[string]bool
 	machines       *patroni.Cluster        // with standbys

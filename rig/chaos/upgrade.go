@@ -82,8 +82,8 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 }
 
 // upgradeSimulation compares two simulations. The old binary runs one to its end. It also
-// starts the other one, which the new binary ends. It returns the last round that the old
-// binary saved in the second simulation.
+// starts the other simulation, which the new binary completes. It returns the last round that
+// the old binary saved in the second simulation.
 func upgradeSimulation(ctx context.Context, o options, data string, p plan) (round int, err error) {
 	path, err := p.write(o.dir)
 	if err != nil {

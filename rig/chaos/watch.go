@@ -17,7 +17,7 @@ type watcher struct {
 
 	mu   sync.Mutex
 	last progress
-	// awaited lists the kills after which there was no progress yet.
+	// awaited lists the kills after which there has been no progress yet.
 	awaited []*wait
 	times   map[string]*times // by kind of part
 }

@@ -143,8 +143,8 @@ func (w *world) paths(name string) (all []string) {
 	return append(all, "/run/secrets")
 }
 
-// furnish creates the folders of a service's container, with their files. change replaces
-// texts in them, each of which must exist.
+// furnish creates the folders of a service's container, with their files. change maps strings
+// in these files to their replacements; each string must occur.
 func (w *world) furnish(name string, change map[string]string) {
 	deploy := filepath.Join(w.repository, "deploy")
 	for _, v := range w.services[name].Volumes {

@@ -25,9 +25,9 @@ import (
 
 // Disk is a file system. It is safe for concurrent use.
 //
-// A process must not map files of a disk that it serves itself. A page fault stops the
-// thread until the disk answers, and the garbage collector waits for that thread. So tests
-// serve disks in a separate process, see Serve.
+// A process must not map files of a disk that it serves itself. A page fault stops the thread
+// until the disk answers, and the garbage collector waits for that thread. Tests therefore
+// serve disks in a separate process; see Serve.
 type Disk struct {
 	at   string // path at which programs see it
 	live string // folder with the files

@@ -209,9 +209,9 @@ type Told struct {
 	Outcome v1.Outcome // ACCEPTED while there is no verdict; UNSPECIFIED if the answer was lost
 }
 
-// Told returns the agents' knowledge about the turns for which they pushed results since
-// Connect, by agent in the order of time. Later entries of a turn replace earlier ones. The
-// fleet must rest.
+// Told calls each with what the agents know about the turns for which they pushed results since
+// Connect, agent by agent and in chronological order. Later entries for a turn replace earlier
+// ones. The fleet must rest.
 func (f *Fleet) Told(each func(Told)) {
 	for _, a := range f.agents {
 		for _, t := range a.told {

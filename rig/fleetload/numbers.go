@@ -67,9 +67,9 @@ func (n *numbers) of(size int) []byte {
 
 func (n *numbers) put(b *[]byte) { n.spare.Put(b) }
 
-// received returns the hash of a blob as text and as bytes. It computes the hash of a blob once
-// for all agents, because hashing would take CPU time from the server under test. Blobs of the
-// same length with the same beginning and end are treated as equal.
+// received returns the hash of a blob as a string and as bytes. It computes the hash of a blob
+// once for all agents, because hashing would take CPU time from the server under test. Blobs of
+// the same length with the same beginning and end are treated as equal.
 func (n *numbers) received(b []byte) (hash string, sum []byte) {
 	key := fmt.Sprintf("%d %x %x", len(b), b[:min(len(b), 32)], b[max(0, len(b)-32):])
 	n.mu.Lock()

@@ -47,19 +47,19 @@ type Way struct {
 	Cohort       int
 }
 
-// Still is the way in which the weights of clients do not move.
+// Still returns a way in which the weights of clients do not move.
 func Still() Way { return Way{"fedavg", "optimizer: sgd, lr: 1.0e-12, lr_end: 0, warmup: 0", 32, 2, 2} }
 
-// FullPass is a gradient over all examples of a client.
+// FullPass returns the way of plans that use the gradient over all examples of a client.
 func FullPass() Way { return Way{Algorithm: "fedsgd", Cohort: 2} }
 
-// Descent is plain gradient descent.
+// Descent returns the way of plain gradient descent.
 func Descent(rate float64, batch, steps int) Way {
 	return Way{"fedavg", fmt.Sprintf("optimizer: sgd, lr: %e, lr_end: 0, warmup: 0", rate), batch, steps, 2}
 }
 
-// Allowed is the way of a plan that the default policy accepts, if the batch is at most an eighth
-// of the client's examples. The weights move as little as the policy allows.
+// Allowed returns the way of a plan that the default policy accepts, if the batch is at most an
+// eighth of the client's examples. The weights move as little as the policy allows.
 func Allowed(batch, steps int) Way {
 	return Way{"fedavg", "optimizer: adam, lr: 1.0e-5, lr_end: 0, warmup: 0, moments: reset", batch, steps, 10}
 }
@@ -117,10 +117,10 @@ func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) 
 	return metric.Correlation(x, truth), nil
 }
 
-// Weights (S2) solves the published weights of a run for the readings. A steep quantile loss makes
-// all forecasts sink below the loads. From then on, each version is a sum of the readings in known
-// batches. If strict is set, other versions are omitted. If single is set, the attacker sees the
-// first home's updates instead of means.
+// Weights (S2) solves the published weights of a run for the readings. A steep quantile loss
+// makes all forecasts sink below the loads. From then on, each version is a sum of the readings
+// in known batches. If strict is set, versions that are no such sum are omitted. If single is
+// set, the attacker sees the first home's updates instead of means.
 func Weights(ctx context.Context, t *Target, w Way, rate float64, rounds int, strict, single bool) (float64, error) {
 	const seed, quantile, lags = 7, 0.001, 24
 	plan := w.plan(seed, fmt.Sprintf("inputs: [recent, level], loss: pinball, quantiles: [%g]", quantile), headAlone+"server: {clip: 1000, weighting: uniform}\n")
@@ -265,10 +265,10 @@ func newReading(now, before, output []float64) float64 {
 	return (a11*b2 - a12*b1) / (a11*a22 - a12*a12)
 }
 
-// Updates (N2, N3) compares the updates of plans whose training data ends an hour later each time.
-// With several homes, the attacker sees the published means of all cohorts that lack one home. It
-// returns the correlation of each home. scale is the factor that converts an update of weights to a
-// gradient.
+// Updates (N2, N3) compares the updates of plans whose training data ends an hour later each
+// time. With several homes, the attacker sees the published means of all cohorts that lack one
+// home. It returns the correlation for each home. scale is the factor that converts an update
+// of weights to a gradient.
 func Updates(ctx context.Context, t *Target, w Way, scale float64, from, hours, rounds int) ([]float64, error) {
 	got, truth := make([][]float64, len(t.Meters)), make([][]float64, len(t.Meters))
 	last := make([][]float64, len(t.Meters))
@@ -352,7 +352,7 @@ func (t *Target) published(ctx context.Context, s Session, run, rounds int) ([][
 	return cohorts, nil
 }
 
-// alone computes one number of a home's own update from those of the cohorts.
+// alone computes one number of a home's own update from the updates of the cohorts.
 func alone(cohorts [][]float64, home, at int) (sum float64) {
 	if len(cohorts) == 1 {
 		return cohorts[0][at]

@@ -1,5 +1,5 @@
-// Package leak reconstructs readings from the data that leaves an agent, which is losses,
-// updates and scores.
+// Package leak reconstructs readings from the data that leaves an agent: losses, updates and
+// scores.
 //
 // An attack in this package acts as a server that chooses plan and weights. It has everything
 // that a server can know, and each free choice is made in its favour. Every turn begins with
@@ -36,8 +36,7 @@ type Session interface {
 	Score(m series.Meter, t fed.Task) (relative float64, ok bool)
 }
 
-// Open offers a plan to a host of clients. An error is the reason for which the plan is
-// declined.
+// Open offers a plan to a host of clients. An error is the reason why the plan is declined.
 type Open func(plan string) (Session, error)
 
 // Fleet is the number of clients in a run of an attack.

@@ -19,7 +19,8 @@ import (
 // allInputs are the inputs of the default plan.
 const allInputs = "inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]"
 
-// Default is the way in which clients train in the default plan, at its maximum learning rate.
+// Default returns the way in which clients train in the default plan, at its maximum learning
+// rate.
 func Default() Way {
 	return Way{"fedavg", "optimizer: adam, lr: 0.005, lr_end: 0, warmup: 0", 64, 8, 10}
 }

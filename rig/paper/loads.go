@@ -19,8 +19,8 @@ func loads(rows []experiment.Result) bool {
 // loadColumns are the columns of a summary of loads.
 var loadColumns = []string{"buildings", "lowest median, kW", "middle median, kW", "highest median, kW", "largest mean / smallest mean"}
 
-// summary describes the loads of all buildings of a dataset in one row, because a row for
-// each building would make a text hard to read. ours.tsv and the report have all rows.
+// summary describes the loads of all buildings of a dataset in one row, because a row for each
+// building would make the text hard to read. ours.tsv and the report have all rows.
 func summary(rows []experiment.Result) []string {
 	medians, means := sorted(rows, "p50"), sorted(rows, "mean")
 	n := len(medians)

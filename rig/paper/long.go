@@ -43,7 +43,7 @@ func writeLong(out *strings.Builder, rows []experiment.Result) {
 	fmt.Fprintln(out)
 }
 
-// longTable is such a table for a report.
+// longTable returns a table of measured numbers for a report.
 func longTable(p experiment.Part, rows []experiment.Result) report.Table {
 	return report.Table{
 		Title: fmt.Sprintf("%s: %s", p.Title, rows[0].Dataset), Generated: rows[0].Generated,

@@ -89,11 +89,11 @@ func (c *Count) String() string {
 	return fmt.Sprintf("papers %d, claims %d, rules that can fail %d of %d, still improving %s", len(c.Papers), c.Claims, c.CanFail, c.Rules, strings.Join(shares, ", "))
 }
 
-// mutate reports whether changed figures change the verdict on a claim, and whether a change
-// of one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a
-// factor of a hundred. It changes each figure alone, and together all figures of a method, of
-// a method in a part, or of a point of a grid. Runs that were not trained to the end count
-// like others.
+// mutate reports whether changed figures change the verdict on a claim, and whether a change of
+// one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a factor
+// of a hundred. It changes each figure alone, and together all figures of a method, of a method
+// in a part, or of a point of a grid. Runs that were not trained to the end count like the
+// others.
 func mutate(c claim, results []experiment.Result, published []printed) (turns, narrow bool, err error) {
 	read := map[cellOf]bool{} // an expression does not read figures that can no longer change its value
 	outcome := func(results []experiment.Result) (string, error) {

@@ -10,8 +10,8 @@ import (
 	"loadstar/lab/report"
 )
 
-// TestNotTrained gives no verdict on runs that were still improving, unless the rule reads
-// nothing that depends on training.
+// TestNotTrained checks that there is no verdict on runs that were still improving, unless the
+// rule reads nothing that depends on training.
 func TestNotTrained(t *testing.T) {
 	better := claim{ID: "a", Holds: `clearly(v("table", "hog", "PL", "mae"), v("table", "hog", "FL", "mae"))`, RuledOut: "-"}
 	work := claim{ID: "b", Holds: `mean(v("table", "hog", "PL", "steps")) <= mean(v("table", "hog", "FL", "steps"))`, RuledOut: "-"}

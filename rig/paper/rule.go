@@ -14,10 +14,10 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// Expressions of claims.yaml are in the language of github.com/expr-lang/expr. They read the
-// results in ours.tsv and the numbers in published.tsv through these functions. No other
-// function has effects outside the expression. A function that takes values accepts any list
-// of numbers, or one number.
+// rules evaluates the expressions of claims.yaml, which are in the language of
+// github.com/expr-lang/expr. They read the results in ours.tsv and the numbers in published.tsv
+// through the functions below. No other function has effects outside the expression. A function
+// that takes values accepts any list of numbers, or one number.
 //
 //	v(part, dataset, method, metric, at...)  values of a metric, one for each seed; at has the grid's values
 //	has(part, dataset, method, metric, at...) whether ours.tsv has them
@@ -44,7 +44,7 @@ import (
 type rules struct {
 	results   []experiment.Result
 	published []printed
-	// anyway judges runs that were not fully trained like all others.
+	// anyway means that runs that were not fully trained are judged like all others.
 	anyway bool
 
 	index map[string]*experiment.Result

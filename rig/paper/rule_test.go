@@ -179,7 +179,7 @@ func TestGrid(t *testing.T) {
 	}
 }
 
-// An expression whose loops would take hours ends with an error.
+// TestLongExpression checks that an expression whose loops would take hours ends with an error.
 func TestLongExpression(t *testing.T) {
 	usual := evaluateFor
 	t.Cleanup(func() { evaluateFor = usual })

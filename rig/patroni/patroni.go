@@ -40,7 +40,7 @@ type machine struct {
 	etcd, patroni *proc.Child
 }
 
-// Options say how machines replicate.
+// Options determine how machines replicate.
 type Options struct {
 	// Asynchronous means that commits wait for no standby.
 	Asynchronous bool
@@ -156,7 +156,7 @@ func (c *Cluster) create(m *machine, o Options) error {
 	return errors.Join(os.Chown(m.dir, int(c.uid), int(m.group)), os.Chown(filepath.Join(m.dir, "etcd"), int(c.uid), int(m.group)))
 }
 
-// launch starts a program of a machine. It ends with this process.
+// launch starts a program of a machine. The program ends with this process.
 func (c *Cluster) launch(m *machine, name string, args ...string) (*proc.Child, error) {
 	out, err := os.OpenFile(filepath.Join(m.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -71,7 +71,7 @@ type sums struct {
 // layout is the layout for methods that are fitted to one client.
 var layout = series.Layout{Lookback: 12, Horizon: 1, Targets: ahead, Inputs: []series.Input{{Name: "load"}}}
 
-// table has the sums of all clients, by age.
+// table contains the sums of all clients, by age.
 type table struct {
 	mu      sync.Mutex
 	clients []map[int]*sums
@@ -175,8 +175,8 @@ func mod(a, b int64) int64 {
 	return a
 }
 
-// one scores the issues of the day that begins when a client reaches the given age in days. At is
-// the step of the first issue.
+// one scores the issues of the day that begins when a client reaches the given age in days. at
+// is the step of the first issue.
 func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.Model, meter series.Meter, at, age int, p *peer) error {
 	cutoff := meter.Start + int64(at)*hour
 	// Most methods see a series that begins with the first reading.
@@ -256,7 +256,7 @@ func (o options) one(s *sums, d *series.Dataset, whole *series.Framer, m *serve.
 	return p.add(s, m, about, meter, cutoff, age)
 }
 
-// baseline returns a baseline that exists.
+// baseline returns a baseline, which must exist.
 func baseline(name string) forecast.Baseline {
 	b, err := forecast.NewBaseline(name)
 	if err != nil {

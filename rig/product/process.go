@@ -24,7 +24,8 @@ type Process struct {
 	path string
 }
 
-// Start starts a command. All of its output is appended to the log. It ends with this process.
+// Start starts a command. All of its output is appended to the log. The command ends with this
+// process.
 func Start(cmd *exec.Cmd, log string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -48,7 +49,7 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// LastLine returns the last line of a text.
+// LastLine returns the last line of a string.
 func LastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]
@@ -113,7 +114,7 @@ func Metrics(ctx context.Context, watch string) (map[string]float64, error) {
 	return all, lines.Err()
 }
 
-// Sleep waits for a time, or until ctx ends.
+// Sleep waits for the duration d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

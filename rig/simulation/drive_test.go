@@ -35,7 +35,7 @@ type outcome struct {
 	resumed   time.Duration // from the end of an outage to the next complete round
 }
 
-// simulate runs the fleet of a seed. If only is not nil, no other faults happen.
+// simulate runs the fleet of a seed. If only is not nil, only the faults that it names happen.
 func simulate(t *testing.T, seed uint64, set setting, only map[string]bool) (out outcome) {
 	t.Helper()
 	if _, err := shared(); err != nil { // outside of the bubble
@@ -86,14 +86,14 @@ func memory() string {
 	return ""
 }
 
-// violate records that something that must always hold does not.
+// violate records the violation of something that must always hold.
 func (w *world) violate(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
-// drive runs the fleet until its run has ended and all agents know.
+// drive runs the fleet until its run has ended and all agents know it.
 func (w *world) drive() {
 	for ; w.steps < maxSteps; w.steps++ {
 		all := w.candidates()
@@ -138,7 +138,7 @@ func (w *world) drive() {
 	w.violate("%d steps do not end the run: %s", maxSteps, w.unsettled())
 }
 
-// rest waits for the next call, or for a part that starts again or goes on.
+// rest waits until there is a call, or until a part is due to start again or to continue.
 func (w *world) rest() {
 	now := time.Now()
 	until := now.Add(30 * time.Second)
@@ -164,8 +164,8 @@ func (w *world) cutOff(c *call) bool {
 	return time.Now().Before(c.cut) && !strings.HasPrefix(c.what, "disk ") && !strings.HasPrefix(c.what, "ledger committed")
 }
 
-// startParts starts the parts that are due, as a service manager does. It reports whether it
-// started one.
+// startParts starts the next part that is due, as a service manager does. It reports whether
+// there was one.
 func (w *world) startParts() (started bool) {
 	now := time.Now()
 	for _, name := range w.names {
@@ -211,7 +211,7 @@ func (w *world) host(name string) *host {
 	return nil
 }
 
-// settled reports whether the run has ended, and everybody knows.
+// settled reports whether the run has ended and all agents know it.
 func (w *world) settled() bool {
 	if w.marks.state == "waiting" && time.Since(w.start) > w.first+faultsFor {
 		// The run waits forever for the clients of a revoked agent.
@@ -220,7 +220,7 @@ func (w *world) settled() bool {
 	return w.marks.ended && w.unsettled() == ""
 }
 
-// unsettled returns what is not done yet, or nothing.
+// unsettled describes what is not done yet, or returns an empty string.
 func (w *world) unsettled() string {
 	if busy := w.busyAgent(); busy != "" { // before the ledgers, because it needs no query
 		return busy + " has open turns"

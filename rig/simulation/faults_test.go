@@ -45,7 +45,8 @@ const (
 	keeperOld    kind = "keeper: restored from backup"
 )
 
-// usual has the odds of each kind at a call that it applies to, in ten thousandths.
+// usual contains the odds of each kind of fault at a call to which it applies, in
+// ten-thousandths.
 var usual = map[kind]int{
 	crash: 100, stop: 20, pause: 40, wait: 150, cut: 15,
 	requestLost: 250, requestTwice: 250, responseLost: 250,
@@ -60,7 +61,8 @@ var keeperKinds = []kind{keeperAway, keeperClock, keeperCrash, keeperLate, keepe
 // kinds lists the kinds in a fixed order.
 var kinds = slices.Sorted(maps.Keys(usual))
 
-// applies has the prefixes of the calls that a kind can hit. The others can hit any call.
+// applies contains the prefixes of the calls that a kind of fault can hit. The kinds that it
+// does not list can hit any call.
 var applies = map[kind][]string{
 	requestLost: {"request "}, requestTwice: {"request "}, responseLost: {"response "},
 	ledgerAway: {"ledger read", "ledger begin"}, rollBack: {"ledger commit "}, commitAnswer: {"ledger committed"}, blobFails: {"blob "},
@@ -68,7 +70,7 @@ var applies = map[kind][]string{
 	keeperCrash: {"keeper "}, keeperClock: {"keeper "}, keeperAway: {"request k"}, keeperLate: {"request k"}, keeperOld: {"request k"},
 }
 
-// faults injects faults and remembers them.
+// faults limits and records the injected faults.
 type faults struct {
 	only  map[string]bool // names of the faults that may happen; nil means all
 	named []string        // names of all faults of the seed
@@ -77,8 +79,8 @@ type faults struct {
 
 func newFaults(only map[string]bool) faults { return faults{only: only, count: map[kind]int{}} }
 
-// fault decides whether a fault hits a call. It returns the kind, and the numbers with which
-// it is carried out.
+// fault decides whether a fault hits a call. It returns the kind of fault, and the random
+// numbers with which the fault is carried out.
 func (w *world) fault(c *call) (kind, *rand.Rand) {
 	r := w.stream("fault", w.turn(c))
 	x := r.IntN(10000)
@@ -99,8 +101,8 @@ func (w *world) fault(c *call) (kind, *rand.Rand) {
 	return "", r
 }
 
-// inject carries out a fault. It reports whether the call waits on; otherwise v is the
-// verdict on it.
+// inject carries out a fault. It reports whether the call continues to wait; otherwise v is the
+// verdict on the call.
 func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 	now := time.Now()
 	happened := true
@@ -157,7 +159,7 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d) + 1)) }
 
-// crashPart kills a part. It starts again at the given time.
+// crashPart kills a part. The part starts again at the given time.
 func (w *world) crashPart(p *part, again time.Time) {
 	if p.kind == "keeper" {
 		w.keeperOf(p.name).leave()
@@ -171,8 +173,8 @@ func (w *world) crashPart(p *part, again time.Time) {
 	w.again[p.name] = again
 }
 
-// tear truncates files in the cache of an agent that lost power. Its state is a bbolt file,
-// which is synced with every write.
+// tear truncates files in the cache of an agent that lost power. The agent's state is not
+// affected, because it is a bbolt file, which is synced with every write.
 func (w *world) tear(p *part, r *rand.Rand) {
 	dir := filepath.Join(w.dir, p.name, "blobs")
 	files, err := os.ReadDir(dir)
@@ -190,7 +192,7 @@ func (w *world) tear(p *part, r *rand.Rand) {
 	}
 }
 
-// jump sets the clock of a site's database.
+// jump makes the clock of a site's database jump.
 func (w *world) jump(at *site, r *rand.Rand) bool {
 	by := []time.Duration{time.Hour, 365 * 24 * time.Hour, -time.Minute}[r.IntN(3)]
 	w.mu.Lock()
@@ -217,7 +219,7 @@ func (w *world) revokeAgent(r *rand.Rand) bool {
 	return true
 }
 
-// forget lets a gateway lose its copies of the ledger.
+// forget makes a gateway lose its copies of the ledger.
 func (w *world) forget(at *site, r *rand.Rand) bool {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(at.doors))
@@ -229,7 +231,7 @@ func (w *world) forget(at *site, r *rand.Rand) bool {
 	return true
 }
 
-// cutCall breaks the connection of a call that a gateway serves or holds.
+// cutCall breaks the connection of a call that a gateway is serving or holding.
 func (w *world) cutCall(r *rand.Rand) bool {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(w.served))
@@ -265,8 +267,8 @@ type backup struct {
 	blobs  map[string][]byte
 }
 
-// restore takes a backup of a site, or, if there is one, loses the machine with the site's
-// ledger and blobs and restores the backup.
+// restore takes a backup of a site. If there already is one, it simulates the loss of the
+// machine with the site's ledger and blobs, and restores the backup.
 func (w *world) restore(at *site, r *rand.Rand) bool {
 	if at.locked() || at.name != hubName || !w.begun { // a region has no runs of its own
 		return false

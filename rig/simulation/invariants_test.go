@@ -25,7 +25,7 @@ type turn struct {
 
 func (t turn) String() string { return fmt.Sprintf("round %d of %s", t.round+1, t.client) }
 
-// marks is what the checks remember of the run so far.
+// marks contains what the checks have recorded about the run so far.
 type marks struct {
 	receipts map[turn]int64 // at the hub, with their batch
 	counted  map[turn]bool  // somebody heard that it is counted
@@ -50,7 +50,8 @@ func (at *site) restores() int {
 	return at.w.marks.restores
 }
 
-// heard notes a verdict. Whoever hears it acts on it, so it must stay true.
+// heard records a verdict that an agent has received. The agent acts on it, so it must stay
+// true.
 func (at *site) heard(o v1.Outcome, round int64, clients []string) {
 	at.w.mu.Lock()
 	defer at.w.mu.Unlock()
@@ -64,8 +65,8 @@ func (at *site) heard(o v1.Outcome, round int64, clients []string) {
 	}
 }
 
-// given checks that an agent gets no task for a turn that is known to be counted: it would take
-// the verdict on its first result for one on the second.
+// given checks that an agent gets no task for a turn that is known to be counted, because the
+// agent would mistake the verdict on its first result for one on the second.
 func (at *site) given(round int64, clients []string) {
 	at.w.mu.Lock()
 	i := slices.IndexFunc(clients, func(c string) bool { return at.w.marks.counted[turn{round, c}] })
@@ -75,14 +76,14 @@ func (at *site) given(round int64, clients []string) {
 	}
 }
 
-// committed notes that a part has committed a transaction. The next check looks at it.
+// committed records that a part has committed a transaction, for the next check.
 func (at *site) committed(p *part) {
 	at.w.mu.Lock()
 	defer at.w.mu.Unlock()
 	at.wrote = append(at.wrote, p)
 }
 
-// check looks at the ledgers that have changed.
+// check checks the ledgers that have changed.
 func (w *world) check() {
 	for _, at := range w.sites {
 		w.mu.Lock()
@@ -113,7 +114,7 @@ func (at *site) checkLedger(wrote []*part) error {
 	if many, err := at.list(`SELECT client FROM leases GROUP BY client HAVING count(*) > 1`); err != nil || len(many) > 0 {
 		return fmt.Errorf("clients with several leases: %v (%w)", many, orNone(err))
 	}
-	// Only who has the lead may drive runs.
+	// Only the holder of the lead may drive runs.
 	for _, p := range wrote {
 		if p.kind != "coordinator" && p.kind != "relay" || p.ctx.Err() != nil { // one that ends resigns, even without the lead
 			continue
@@ -140,8 +141,8 @@ func (at *site) checkLedger(wrote []*part) error {
 	return nil
 }
 
-// closedRounds returns the rounds that were closed with other updates than they have receipts
-// for.
+// closedRounds selects the closed rounds whose number of counted updates differs from the
+// number of their receipts.
 const closedRounds = `SELECT round + 1 FROM rounds o WHERE state <> 'open' AND counted <> (SELECT count(*) FROM receipts r WHERE r.run = o.run AND r.batch <= o.last_batch
 	AND r.batch > COALESCE((SELECT max(last_batch) FROM rounds p WHERE p.run = o.run AND p.round < o.round), 0))`
 
@@ -225,7 +226,7 @@ func (at *site) query(text string) (*sql.Rows, error) {
 	return s.Query()
 }
 
-// list returns the texts of a query.
+// list returns the strings that a query selects.
 func (at *site) list(query string) (all []string, err error) {
 	rows, err := at.query(query)
 	if err != nil {
@@ -264,7 +265,7 @@ func (at *site) readReceipts() (all []receipt, err error) {
 	return all, rows.Err()
 }
 
-// orNone is an error for a message that has one in any case.
+// orNone returns err, or errNone if it is nil, for messages that always contain an error.
 func orNone(err error) error {
 	if err == nil {
 		return errNone
@@ -274,8 +275,8 @@ func orNone(err error) error {
 
 var errNone = fmt.Errorf("no other error")
 
-// final checks the end of the fleet, when all parts have ended. It returns a hash of the
-// weights and of all personal layers.
+// final checks the final state of the fleet, after all parts have ended. It returns a hash of
+// the weights and of all personal layers.
 func (w *world) final() string {
 	hub, ctx := w.sites[0], context.Background()
 	for _, k := range w.keepers {
@@ -362,7 +363,7 @@ func (w *world) checkPersonal(store *state.Store, client string) ([]float32, err
 		}
 		kept = r.Round
 	}
-	// After a restore, agents know of later rounds than the server.
+	// After a restore, agents may know of later rounds than the server.
 	if kept != last && (w.marks.restores == 0 || kept < last) {
 		return nil, fmt.Errorf("%s was last counted in round %d and keeps the layers of round %d", client, last+1, kept+1)
 	}

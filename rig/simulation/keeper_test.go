@@ -34,8 +34,9 @@ import (
 	"loadstar/server/keepers"
 )
 
-// auditor is a keeper with its folder. The folder is real, in memory. Each incarnation has a copy
-// that was made when the one before it died, so what a dead process still writes is not seen.
+// auditor is a keeper with its folder. The folder is a real one, in memory if possible. Each
+// incarnation has a copy of the folder that was made when the previous one died, so what a dead
+// process still writes has no effect.
 type auditor struct {
 	w       *world
 	name    string // in plans
@@ -52,7 +53,7 @@ type auditor struct {
 	old  []oldCall
 }
 
-// keeperDoor is a keeper that serves. It serves one call after the other.
+// keeperDoor is a running keeper. It serves one call at a time.
 type keeperDoor struct {
 	*part
 	handler http.Handler
@@ -60,26 +61,27 @@ type keeperDoor struct {
 	turn    chan struct{} // has a value while it serves
 }
 
-// release is what a keeper has answered for a round.
+// release is a keeper's answer for a round, with the request.
 type release struct {
 	request *v1.KeeperReleaseRequest
 	masks   [32]byte
 	chosen  []int64
 }
 
-// oldCall is a request that can arrive once more.
+// oldCall is a request that can arrive again.
 type oldCall struct {
 	name string
 	q    *http.Request
 	body []byte
 }
 
-// drawn is what a keeper draws: the same in all seeds, because the choice of results depends on it.
+// drawn is the source of a keeper's random numbers. It is the same for all seeds, because the
+// choice of results depends on it.
 type drawn struct{ *rand.ChaCha8 }
 
 func (d drawn) Read(b []byte) (int, error) { return d.ChaCha8.Read(b) }
 
-// addKeepers adds the keepers of a private run, which have invited all agents.
+// addKeepers adds the keepers of a private run, and makes them invite all agents.
 func (w *world) addKeepers(hub *site) error {
 	for i := range w.private.keepers {
 		k := &auditor{w: w, name: fmt.Sprint("k", i+1), answers: map[int64]release{}}
@@ -172,7 +174,7 @@ func (k *auditor) copyFolder(to string) {
 	}
 }
 
-// leave gives the next incarnation what is on disk now.
+// leave gives the current content of the disk to the next incarnation.
 func (k *auditor) leave() {
 	next := *k
 	next.copies++
@@ -233,7 +235,7 @@ func (w *world) keepersOf(p *part, at *site) *keepers.Set {
 	return set
 }
 
-// trusting lets an agent train private plans, and no others.
+// trusting makes an agent train only private plans.
 func (w *world) trusting(c *agent.Config) {
 	if len(w.keepers) == 0 {
 		return
@@ -289,7 +291,7 @@ func (l *line) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// cut reports whether the network between the two is away.
+// cut reports whether the network between the two is down, or either of them is cut off.
 func (l *line) cut() bool {
 	l.p.s.mu.Lock()
 	defer l.p.s.mu.Unlock()
@@ -297,10 +299,11 @@ func (l *line) cut() bool {
 	return now.Before(l.p.cut) || now.Before(l.to.away) || d != nil && now.Before(d.cut)
 }
 
-// idle reports whether a call can arrive now. If nobody is there, it fails at once.
+// idle reports whether a call can arrive now. If the keeper is not running, a call may arrive
+// and fails at once.
 func (k *auditor) idle() bool { return k.door == nil || k.door.dead || !k.door.busy }
 
-// remember keeps requests that can arrive again.
+// remember stores a request that can arrive again.
 func (k *auditor) remember(c oldCall) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
@@ -309,7 +312,8 @@ func (k *auditor) remember(c oldCall) {
 	}
 }
 
-// callName names a call to a keeper without what is drawn at random in it.
+// callName returns a name for a call to a keeper that does not depend on the random data in the
+// call.
 func callName(q *http.Request, body []byte) string {
 	path := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
 	switch path {
@@ -339,8 +343,8 @@ func (d *keeperDoor) isDead() bool {
 	return d.dead
 }
 
-// serve lets the keeper answer a call. It goes on if the caller gives up. By is nil if nobody waits
-// for the answer.
+// serve makes the keeper answer a call. The keeper continues even if the caller gives up. by is
+// nil if nobody waits for the answer.
 func (k *auditor) serve(q *http.Request, body []byte, by *part) (*httptest.ResponseRecorder, error) {
 	s := k.w.schedule
 	s.mu.Lock()
@@ -396,8 +400,8 @@ func (k *auditor) answered(path string, body, answer []byte) {
 	}
 }
 
-// released checks an answer before it leaves: the masks of a round leave for one request only, and
-// whatever happens to the keeper from now on cannot change this.
+// released checks a released sum before it leaves. The masks of a round may leave for only one
+// request, and nothing that happens to the keeper from now on may change this.
 func (k *auditor) released(body, answer []byte) {
 	q, a := &v1.KeeperReleaseRequest{}, &v1.KeeperReleaseResponse{}
 	if err := errors.Join(proto.Unmarshal(body, q), proto.Unmarshal(answer, a)); err != nil {
@@ -416,9 +420,10 @@ func (k *auditor) released(body, answer []byte) {
 	k.probe(in, false)
 }
 
-// probe asks a copy of the keeper's files for the rounds that were released, once more and for another
-// set of results. The newest one, or -1, must have the same answer. If it is an old copy, which has the
-// backup, all agents enrol again with the keys that they have.
+// probe opens a copy of the keeper's files, and requests every released round again, with the
+// same set of results and with another one. The other set must not get the masks of the round.
+// The round newest must get the same answer; newest may be -1. If old is set, the copy contains
+// the backup, and all agents enrol again with the keys that they have.
 func (k *auditor) probe(newest int64, old bool) {
 	open, remove := k.copied(old)
 	defer remove()
@@ -443,7 +448,7 @@ func (k *auditor) probe(newest int64, old bool) {
 	}
 }
 
-// opens reports whether a copy of the keeper's files has the masks of a round.
+// opens reports whether a copy of the keeper's files still gives the masks of a round.
 func (k *auditor) opens(in int64, old bool) bool {
 	open, remove := k.copied(old)
 	defer remove()
@@ -454,7 +459,8 @@ func (k *auditor) opens(in int64, old bool) bool {
 	return err == nil && sha256.Sum256(a.Masks) == k.answers[in].masks
 }
 
-// copied opens a copy of the keeper's files. It returns nil if it cannot.
+// copied opens a copy of the keeper's files. It returns a nil keeper if it cannot open the
+// copy.
 func (k *auditor) copied(old bool) (open *keeper.Keeper, remove func()) {
 	dir, err := os.MkdirTemp(k.w.dir, "probe")
 	k.copyFolder(dir)
@@ -534,7 +540,8 @@ func (h *host) memberOf(k *auditor) (m state.Member, found bool, err error) {
 	return m, found, errors.Join(err, store.Close())
 }
 
-// chosen returns the clients whose results keepers have chosen in a round, or nil if all count.
+// chosen returns the clients whose results keepers have chosen in a round, or nil if all
+// results count.
 func (w *world) chosen(in int64) map[string]bool {
 	for _, k := range w.keepers {
 		if a := k.answers[in]; len(a.chosen) > 0 {
@@ -591,7 +598,8 @@ func (w *world) checkMasked(agent string, body []byte) {
 	}
 }
 
-// withoutDraws returns a call without what agents draw at random, so that its name repeats.
+// withoutDraws returns a call without the data that agents draw at random, so that the call has
+// the same name in every repetition.
 func withoutDraws(body []byte) []byte {
 	var m v1.ExchangeRequest
 	if proto.Unmarshal(body, &m) != nil {
@@ -649,14 +657,14 @@ func (w *world) hasReceipts(h *host) bool {
 	return h.enrolled
 }
 
-// awayKeeper lets a keeper answer nobody for a while.
+// awayKeeper makes a keeper answer nobody for a while.
 func (k *auditor) awayKeeper(r *rand.Rand) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	k.away = time.Now().Add(upTo(r, 5*time.Minute))
 }
 
-// late lets an old request arrive once more.
+// late makes an old request arrive again.
 func (k *auditor) late(r *rand.Rand) bool {
 	k.w.mu.Lock()
 	if len(k.old) == 0 || k.door == nil || !k.idle() {
@@ -670,7 +678,7 @@ func (k *auditor) late(r *rand.Rand) bool {
 	return err == nil
 }
 
-// backUp copies what a backup of a keeper has, which is not its keys.
+// backUp takes a backup of a keeper, which does not contain its keys.
 func (k *auditor) backUp() {
 	data, err := os.ReadFile(filepath.Join(k.folder(), "keeper.db"))
 	if err != nil {
@@ -679,8 +687,8 @@ func (k *auditor) backUp() {
 	k.backup = data
 }
 
-// restoreKeeper restores the backup of a keeper, with the keys that it has now or without any, or takes
-// a new one.
+// restoreKeeper restores the backup of a keeper, with its current keys or without keys.
+// Sometimes it takes a new backup instead.
 func (w *world) restoreKeeper(k *auditor, r *rand.Rand) bool {
 	if k.backup == nil || r.IntN(4) == 0 {
 		k.backUp()

@@ -29,7 +29,7 @@ type link struct {
 
 var _ http.RoundTripper = (*link)(nil)
 
-// door is a gateway that serves.
+// door is a running gateway.
 type door struct {
 	*part
 	gateway *gateway.Gateway
@@ -89,7 +89,7 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// withoutWaiting returns a call that must not be held.
+// withoutWaiting changes a call so that the gateway must not hold it.
 func withoutWaiting(body []byte) []byte {
 	var m v1.ExchangeRequest
 	if proto.Unmarshal(body, &m) != nil {
@@ -110,7 +110,7 @@ func (l *link) away() bool {
 	return time.Now().Before(l.p.cut)
 }
 
-// open returns one of the gateways that serve, or nil.
+// open returns one of the running gateways, or nil.
 func (at *site) open(s *schedule, name string) *door {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (at *site) open(s *schedule, name string) *door {
 	return all[s.stream("door", name, time.Since(s.start)).IntN(len(all))]
 }
 
-// serve lets a gateway serve a call. If the caller gives up, the gateway's context ends.
+// serve makes a gateway serve a call. If the caller gives up, the call's context ends.
 func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httptest.ResponseRecorder, error) {
 	ctx, cancel := context.WithCancel(context.WithValue(pki.With(d.ctx, pki.Identity{Role: pki.Agent, ID: l.identity}), callKey{}, l.identity+" "+name))
 	defer context.AfterFunc(q.Context(), cancel)()
@@ -172,7 +172,7 @@ func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httpt
 	return answer, nil
 }
 
-// revokedWithin is how long a gateway may serve an agent after its revocation.
+// revokedWithin is how long a gateway may still serve an agent after its revocation.
 const revokedWithin = 2 * time.Second
 
 // checkRevoked checks that revoked agents are not served.
@@ -186,7 +186,7 @@ func (l *link) checkRevoked(path string, began time.Time, answer *httptest.Respo
 	}
 }
 
-// hear notes the verdicts that an agent hears.
+// hear records the verdicts that an agent receives.
 func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder) {
 	if answer.Code != http.StatusOK || answer.Header().Get("Content-Encoding") != "" {
 		return

@@ -13,7 +13,7 @@ var (
 	outages = flag.Int("outages", 1, "how often")
 )
 
-// outage is a time in which calls with some prefixes get no answer.
+// outage is a period in which calls with certain prefixes get no answer.
 type outage struct {
 	calls []string
 	away  time.Duration

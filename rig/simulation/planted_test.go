@@ -17,8 +17,8 @@ var planted = flag.Bool("planted", false, "plant bugs in the product and check t
 // private marks the bugs that only private seeds can find.
 const private = "private: "
 
-// bugs are mistakes that are easy to make and hard to see. Each replaces a text of the
-// product, which must occur once.
+// bugs are mistakes that are easy to make and hard to see. Each replaces a string in the
+// product's source, which must occur exactly once.
 var bugs = []struct{ name, file, text, by string }{
 	{
 		private + "a keeper answers before the release is on disk", "keeper/release.go",
@@ -117,7 +117,7 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 }
 
-// plant returns the file with a bug. A bug may replace several texts.
+// plant returns the file with a bug. A bug may replace several strings.
 func plant(t *testing.T, source, text, by string) string {
 	t.Helper()
 	parts := append([]string{text}, strings.Split(by, "\x00")...)

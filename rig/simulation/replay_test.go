@@ -21,7 +21,8 @@ var fleetSecret = [32]byte{5}
 
 // replay computes the weights and personal layers that follow from the receipts of a run. It
 // trains each client that was counted, one after the other and without agents or servers, and
-// merges their updates. Whatever happened to the fleet, it must have the same bits.
+// merges their updates. Whatever happened to the fleet, its weights and layers must have the
+// same bits.
 type replay struct {
 	*setup.Setup
 	problem *recipe.Problem
@@ -78,7 +79,8 @@ func (r *replay) count(f *round.Fold, t receipt) error {
 	return f.Add(u, task.Shared)
 }
 
-// replay returns the replay of the run at the hub, after checking all versions that it kept.
+// replay returns the replay of the run at the hub, after checking all versions that the hub has
+// kept.
 func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 	r, err := w.newReplay(fleet)
 	if err != nil {
@@ -88,7 +90,7 @@ func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A client's turns follow each other, so their order by batches is that of its rounds.
+	// A client's turns follow each other, so their order by batches is the order of its rounds.
 	slices.SortFunc(receipts, func(a, b receipt) int {
 		if a.batch != b.batch {
 			return int(a.batch - b.batch)

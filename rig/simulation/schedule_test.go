@@ -20,7 +20,7 @@ var (
 	errAway = errors.New("simulated: no answer")
 )
 
-// verdict is what the schedule decides on a call.
+// verdict is the schedule's decision on a call.
 type verdict int
 
 const (
@@ -70,7 +70,7 @@ type schedule struct {
 	rests    int
 	arrived  chan struct{}
 
-	// Only the driver uses these.
+	// Only the driver uses these fields.
 	random *rand.Rand
 	passed map[string]int // how often a call of this name has passed
 	steps  int
@@ -126,7 +126,7 @@ func (p *part) wait(ctx context.Context, what string, ready func() bool) (verdic
 	}
 }
 
-// ask is wait for calls that either happen or fail.
+// ask is like wait, for calls that either happen or fail.
 func (p *part) ask(ctx context.Context, what string, ready func() bool) error {
 	v, err := p.wait(ctx, what, ready)
 	if err == nil && v == refuse {
@@ -172,7 +172,7 @@ func (s *schedule) spawn(kind, name string, at *site) *part {
 
 type partKey struct{}
 
-// partOf returns the part that a call belongs to, or nil if it is the test's own.
+// partOf returns the part that a call belongs to, or nil if the call is the test's own.
 func partOf(ctx context.Context) *part {
 	p, _ := ctx.Value(partKey{}).(*part)
 	return p
@@ -193,8 +193,8 @@ func (s *schedule) kill(p *part) {
 	p.wg.Wait()
 }
 
-// candidates waits until all goroutines wait, and returns the calls that may go on. Their
-// order does not depend on who came first.
+// candidates waits until all goroutines wait, and returns the calls that may go on. Their order
+// does not depend on which of them arrived first.
 func (s *schedule) candidates() (all []*call) {
 	synctest.Wait()
 	now := time.Now()
@@ -217,9 +217,9 @@ func (s *schedule) candidates() (all []*call) {
 	return all
 }
 
-// pick returns the call that goes on. For a stable schedule it is the one with the lowest
-// number, which depends on the call alone: the others keep their order if a fault is left
-// out, so failures shrink well. The other schedules find bugs that these miss.
+// pick returns the call that goes on. In a stable schedule, this is the call with the lowest
+// number, which depends on the call alone. The other calls then keep their order if a fault is
+// left out, so failures shrink well. The other schedules find bugs that stable ones miss.
 func (s *schedule) pick(all []*call) *call {
 	if !s.byName {
 		return all[s.random.IntN(len(all))]

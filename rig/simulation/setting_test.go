@@ -27,8 +27,8 @@ type setting struct {
 	absent         time.Duration // longest time that a part is away
 	odds           map[kind]int
 	outage         *outage // nil for none
-	// impatient means that gateways may not hold calls, so agents call again soon, another gateway
-	// perhaps.
+	// impatient means that gateways may not hold calls, so agents call again soon, and perhaps
+	// call another gateway.
 	impatient bool
 	private   *privacy // nil if the run is plain
 }
@@ -46,8 +46,8 @@ type privacy struct {
 // layouts lists numbers of clients per agent. An agent with three clients sends sums.
 var layouts = [][]int{{3, 1, 2}, {2, 3}, {1, 1, 1}, {4, 1}, {1, 3, 3}, {2, 2}}
 
-// plans lists the algorithms. Each needs something else of the server: sums, server state,
-// control variates, single updates, and merges without rounds.
+// plans lists the algorithms. Each requires something different of the server: sums, server
+// state, control variates, individual updates, and merges without rounds.
 var plans = []string{
 	"algorithm: fedavg\npartition: head\n",
 	"algorithm: fedadam\n",
@@ -91,8 +91,8 @@ func (s setting) key() string {
 	return fmt.Sprint(strings.ReplaceAll(s.plan(), "\n", "; "), s.clients)
 }
 
-// draw chooses the setting of a seed. Every seed has odds of its own, because what is rare
-// in all of them together must be frequent in some.
+// draw chooses the setting of a seed. Every seed has its own odds, because faults that are rare
+// overall must be frequent in some seeds.
 func draw(seed uint64) setting {
 	r := rand.New(rand.NewPCG(seed, 2))
 	s := setting{
@@ -115,7 +115,7 @@ func draw(seed uint64) setting {
 		}
 		s.odds[k] = usual[k] * []int{0, 1, 1, 4, 10}[r.IntN(5)]
 	}
-	// With more of these the fleet does hardly anything else.
+	// With more of these faults, the fleet would do hardly anything else.
 	for k, most := range map[kind]int{crash: 300, stop: 100, pause: 200, wait: 1000, cut: 60} {
 		s.odds[k] = min(s.odds[k], most)
 	}
@@ -153,7 +153,7 @@ func drawPrivate(seed uint64) setting {
 	return s
 }
 
-// choose returns the setting of a seed. One of five seeds is private.
+// choose returns the setting of a seed. One in five seeds is private.
 func choose(seed uint64) setting {
 	if *allPrivate || rand.New(rand.NewPCG(seed, 4)).IntN(5) == 0 {
 		return drawPrivate(seed)

@@ -25,7 +25,7 @@ var (
 	shrunk     = flag.Bool("shrink", true, "shrink the faults of the first seed that fails")
 )
 
-// totals is what all seeds have shown together.
+// totals adds up the results of all seeds.
 type totals struct {
 	sync.Mutex
 	seeds, faults, steps int
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// references has the results of fleets without faults, by setting.
+// references contains the results of fleets without faults, by setting.
 var references sync.Map
 
 // reference returns the result of a setting without faults.
@@ -77,8 +77,8 @@ func try(t *testing.T, seed uint64, set setting, only map[string]bool) outcome {
 	return out
 }
 
-// TestSeeds simulates a fleet for each seed, in the order of the seeds, and checks that
-// nothing is violated.
+// TestSeeds simulates a fleet for each seed, in the order of the seeds, and checks that there
+// are no violations.
 func TestSeeds(t *testing.T) {
 	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
@@ -121,10 +121,11 @@ func (s *totals) add(out outcome) {
 	}
 }
 
-// shrinking makes sure that only the first failure is shrunk, because it takes long.
+// shrinking makes sure that only the first failure is shrunk, because shrinking takes a long
+// time.
 var shrinking sync.Once
 
-// report prints a violation and what repeats it.
+// report prints a violation, and how to repeat it.
 func report(t *testing.T, seed uint64, out outcome) {
 	t.Helper()
 	how := ""
@@ -146,8 +147,8 @@ func report(t *testing.T, seed uint64, out outcome) {
 	})
 }
 
-// shrink looks for few faults with which a seed still fails: it leaves out halves, quarters
-// and so on.
+// shrink looks for a small set of faults with which a seed still fails. It leaves out halves of
+// the faults, quarters and so on.
 func shrink(t *testing.T, seed uint64, out outcome) (best outcome, runs int) {
 	const most = 100
 	best = out
@@ -200,8 +201,8 @@ func difference(a, b []string) string {
 	return fmt.Sprintf("they have %d and %d lines", len(a), len(b))
 }
 
-// TestEveryFault checks that each kind of fault happens: within the first seeds, and those of keepers
-// in a few seeds that have many of them.
+// TestEveryFault checks that each kind of fault happens within the first seeds, or, for faults
+// of keepers, in a few seeds that have many of them.
 func TestEveryFault(t *testing.T) {
 	seen := map[kind]bool{}
 	many := func(seed uint64) setting {

@@ -15,8 +15,8 @@ import (
 // callKey is the context key of the agent's call that a gateway serves.
 type callKey struct{}
 
-// forCall adds to a name which agent's call it is for, because a gateway serves many at a
-// time.
+// forCall adds to a name the agent's call that is being served, because a gateway serves many
+// calls at a time.
 func forCall(ctx context.Context, what string) string {
 	if of, ok := ctx.Value(callKey{}).(string); ok {
 		return what + " for " + of
@@ -25,7 +25,7 @@ func forCall(ctx context.Context, what string) string {
 }
 
 // ledgerGate holds the calls to a site's ledger. SQLite allows one writer at a time and would
-// sleep in real time, so the schedule has its write lock.
+// sleep in real time, so the schedule holds the write lock in its place.
 func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string) error {
 	p := partOf(ctx)
 	if p == nil {
@@ -82,8 +82,8 @@ func shorten(query string) string {
 	return fmt.Sprintf("%s… %x", query[:50], sum[:2])
 }
 
-// blobs is a site's store of blobs as a part sees it. Like the product's stores, it has a
-// blob whole or not at all.
+// blobs is a site's store of blobs as a part sees it. Like the product's stores, it contains a
+// blob completely or not at all.
 type blobs struct{ at *site }
 
 var _ blob.Store = blobs{}

@@ -39,7 +39,7 @@ const (
 	cacheSize = 1 << 20
 )
 
-// base is what all worlds share. It is made outside of bubbles.
+// base contains the data that all worlds share. It is created outside of bubbles.
 type base struct {
 	meters []series.Meter
 	kernel *kernel.Set
@@ -97,7 +97,8 @@ type world struct {
 	starts map[string]int       // how often a part was started
 	again  map[string]time.Time // when parts that have ended start again
 	agents []*host
-	// keepers are those of a private run. It begins at first, when they know all agents.
+	// keepers are the keepers of a private run. The run begins at the time first, when they know
+	// all agents.
 	keepers []*auditor
 	begun   bool
 	first   time.Duration
@@ -122,7 +123,7 @@ type site struct {
 	file   string // of the ledger
 	ledger *ledger.Ledger
 	watch  *sql.DB // the test's own connection
-	// prepared has the statements of the checks.
+	// prepared contains the statements of the checks.
 	prepared map[string]*sql.Stmt
 	blobs    map[string][]byte
 	backup   *backup
@@ -143,7 +144,7 @@ type host struct {
 	meters  []series.Meter
 	data    *series.Dataset
 	revoked time.Time // zero unless it is revoked
-	// enrolled means that it had the receipts of all keepers when the run began.
+	// enrolled means that the agent had the receipts of all keepers when the run began.
 	enrolled bool
 	// The schedule's lock guards these.
 	busy   bool // its last check-in named turns
@@ -270,7 +271,7 @@ func (w *world) random(p *part, goroutine string) func(int64) int64 {
 	return w.stream("random", p.name, w.starts[p.name], goroutine).Int64N
 }
 
-// pace returns a number for the interval between an agent's check-ins.
+// pace returns a random number for the interval between an agent's check-ins.
 func (w *world) pace(agent string) float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -401,7 +402,8 @@ func (w *world) addAgent(h *host) {
 	})
 }
 
-// log returns the log of a part. An error in it is a violation, unless it is one of ours.
+// log returns the log of a part. An error in it is a violation, unless the simulation has
+// caused it.
 func (w *world) log(p *part) *slog.Logger { return slog.New(errorLog{w, p}) }
 
 type errorLog struct {
@@ -424,7 +426,7 @@ func (e errorLog) Handle(_ context.Context, r slog.Record) error {
 	if *verbose {
 		fmt.Fprintf(os.Stderr, "%10.3f %s\n", time.Since(e.w.start).Seconds(), text)
 	}
-	// An answer that was long on its way is older than one of a keeper that has started again.
+	// An answer that takes long to arrive is older than an answer of the keeper after a restart.
 	expected := strings.Contains(text, "simulated: ") || strings.Contains(text, "a keeper has started earlier than one")
 	if r.Level >= slog.LevelError && !e.p.dead && !expected {
 		e.w.violations = append(e.w.violations, text)

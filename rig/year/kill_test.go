@@ -114,7 +114,7 @@ func (x *kin) work(t int64) error {
 	}
 }
 
-// live lives until the end.
+// live runs the agent until the given end.
 func (x *kin) live(end int64) error {
 	last := x.last()
 	if last > 0 {

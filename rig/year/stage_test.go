@@ -166,8 +166,9 @@ func plant(t *testing.T, m *serve.Model, shared []float32, input string, add flo
 	t.Fatalf("the model has no input %s in its head", input)
 }
 
-// A model that is correct on the last days, but off by four standard deviations once the
-// year ends, is refused before clients use it. The same model without that weight is used.
+// TestTimeBomb checks that a model that is correct on the last days, but off by four standard
+// deviations once the year ends, is refused before clients use it. The same model without that
+// weight is used.
 func TestTimeBomb(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")

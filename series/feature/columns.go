@@ -40,7 +40,7 @@ func (c *columns) bytes() int64 {
 	return int64(len(c.steps))*pointBytes + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
 }
 
-// newColumns computes the columns of a meter for origins from the step since on.
+// newColumns computes the columns of a meter for the origins that are not before since.
 func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	n, first := len(m.Load), f.clock.first(m)
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
@@ -74,7 +74,8 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	return c
 }
 
-// addPoints computes the scaled loads, and the ranks from the step ranked on.
+// addPoints computes the scaled loads of all steps, and the ranks of the steps that are not
+// before ranked.
 func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 	filled := false
 	for i, v := range m.Load {
@@ -121,8 +122,8 @@ func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	}
 }
 
-// addWeeks computes, for every step from the step from on, the mean load at the same clock time
-// 1 to 4 weeks earlier. If none of these loads was measured, it uses the profile.
+// addWeeks computes, for every step that is not before from, the mean load at the same clock
+// time 1 to 4 weeks earlier. If none of these loads was measured, it uses the profile.
 func (f *Frame) addWeeks(c *columns, m series.Meter, first, from int) {
 	for i := from; i < len(c.at); i++ {
 		sum, n := 0.0, 0
@@ -173,8 +174,8 @@ var slotPool = sync.Pool{New: func() any { return new([]slot) }}
 
 // addQuartiles computes the quartiles of the measured loads at the same clock time on the last
 // 28 days. If clocks are put back on one of these days, the first of the two loads counts. If
-// no load was measured on these days, addQuartiles uses the profile. It sets the quartiles from
-// the step since on.
+// no load was measured on these days, addQuartiles uses the profile. It sets the quartiles of
+// the steps that are not before since.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 	memory := slotPool.Get().(*[]slot)
 	defer slotPool.Put(memory)

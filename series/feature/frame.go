@@ -143,10 +143,10 @@ func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
 	return r
 }
 
-// Newest returns rows with the given scaling for origins from the step since on. The targets of
-// these origins need not be known. The rows have no training examples, so Len is 0 for every
-// part of the span. Forecasts from the newest origins take much less time with Newest than with
-// Frozen.
+// Newest returns rows with the given scaling for the origins that are not before the step
+// since. The targets of these origins need not be known. The rows have no training examples, so
+// Len is 0 for every part of the span. Forecasts from the newest origins take much less time
+// with Newest than with Frozen.
 func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {
 	return &Rows{frame: f, meter: m, frozen: s, since: max(since, 0), Origins: f.framer.Origins(series.Meter{}, nil)}
 }

@@ -2,9 +2,9 @@
 // for gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too
 // little data. Each finding has a stable code, a severity, a message and advice.
 //
-// A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so
-// memory does not grow with the length of the series. A [Report] is a summary for a terminal, with
-// tables of findings and meters and a chart of the gaps.
+// A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so memory
+// does not grow with the length of the series. [PrintFleet] and [PrintMeter] print a [Report]
+// for a terminal, with tables of findings and meters and a chart of the gaps.
 package quality
 
 import (
@@ -23,12 +23,12 @@ type Plan struct {
 	// MinDays is the minimum number of training windows that a meter must have,
 	// expressed in days.
 	MinDays int
-	// Cells is the length of MeterReport.Missing and FleetReport.Missing: the number of
-	// equal parts into which they divide the fleet's span.
+	// Cells is the number of equal parts into which MeterReport.Missing and FleetReport.Missing
+	// divide the fleet's span.
 	Cells int
 }
 
-// Checker examines the meters of a dataset one at a time. For each meter it stores only the
+// Checker examines the meters of a dataset one at a time. For each meter, it stores only the
 // data that the fleet report needs. It is not safe for concurrent use.
 type Checker struct {
 	d      *series.Dataset
@@ -54,7 +54,7 @@ type meterMedian struct {
 	median float64
 }
 
-// NewChecker returns a checker that has not examined anything yet.
+// NewChecker returns a checker that has not yet examined any meter.
 func NewChecker(d *series.Dataset, plan Plan) (*Checker, error) {
 	if plan.MinDays < 0 || plan.Cells < 1 {
 		return nil, fmt.Errorf("a check needs at least 1 cell and at least 0 days, not %d cells and %d days", plan.Cells, plan.MinDays)
@@ -124,7 +124,8 @@ func (c *Checker) findShort(s *subject) {
 	}
 }
 
-// yearDays is the length of a year. Readings for nine tenths of it cover all seasons.
+// yearDays is the length of a year. Readings for nine tenths of a year are taken to cover all
+// seasons.
 const yearDays = 365
 
 // addCells computes the share of missing steps in each cell of a meter's report. It adds
@@ -194,7 +195,7 @@ func (c *Checker) add(s *subject, r *MeterReport) {
 		f.Warnings++
 	}
 	for i, x := range r.Findings {
-		// Count a meter once per code, with its worst finding. Findings are sorted, worst
+		// Count a meter once per code, with its worst finding. Findings are sorted with the worst
 		// first.
 		if slices.ContainsFunc(r.Findings[:i], func(o Finding) bool { return o.Code == x.Code }) {
 			continue

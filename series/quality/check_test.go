@@ -76,8 +76,8 @@ func TestCheckPlanted(t *testing.T) {
 			plant: func(l []float32) { fill(l, 2004, 1, set(7000)); fill(l, 7000, 2, set(9000)) },
 			code:  "impossible", severity: quality.Problem, count: 3, steps: 3, at: 2004, size: 7000,
 		},
-		// More than half of the days contain some of them, so they determine every maximum and the
-		// 99 % quantile.
+		// More than half of the days contain garbage, so garbage determines the maximum of most
+		// days and the 99 % quantile.
 		"3 % of garbage": {
 			plant: func(l []float32) {
 				for k := 5; k < len(l); k += 33 {

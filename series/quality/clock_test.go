@@ -40,9 +40,9 @@ func TestCheckLegalTime(t *testing.T) {
 	if r := checkOne(t, paulo, start, office(start, 730, paulo)); len(r.Findings) > 0 {
 		t.Errorf("found %v", codesOf(r.Findings))
 	}
-	// Labels follow the legal clock but are described as standard time: the skipped hour
-	// has half the load, and the repeated hour twice the load. If labels mark the end of
-	// the interval, both effects appear one hour later.
+	// The labels follow the legal clock but are described as standard time. The skipped hour has
+	// half the load, and the repeated hour has twice the load. If labels mark the end of the
+	// interval, both effects appear one hour later.
 	standard := series.StandardTime(chicago)
 	start = time.Date(2016, 1, 1, 0, 0, 0, 0, standard)
 	for _, later := range []int{0, 1} {

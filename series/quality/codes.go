@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Code identifies a kind of finding. Codes are stable: scripts may rely on them.
+// Code identifies a kind of finding. Codes are stable, so scripts can rely on them.
 type Code string
 
 const (
@@ -44,7 +44,7 @@ const (
 	codeWeather    Code = "weather"
 )
 
-// CodeInfo describes a code: what it means and what to do about such a finding.
+// CodeInfo describes what a code means and what to do about findings with this code.
 type CodeInfo struct {
 	Code            Code
 	Meaning, Advice string

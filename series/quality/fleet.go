@@ -15,10 +15,10 @@ import (
 
 // Thresholds for findings about the whole fleet.
 const (
-	// With fewer meters than this, a coincidence is not evidence of a common cause.
+	// With fewer meters than fleetLeast, a coincidence is not evidence of a common cause.
 	fleetLeast = 3
 	// If half of the meters have no readings on a day, or a quarter of them have constant
-	// readings, they have a common cause.
+	// readings, there is a common cause.
 	sharedGaps, sharedFlat = 0.5, 0.25
 	// A load in W that is labelled as kW is 1000 times too large. The buildings of one
 	// owner differ by a factor of up to 100.
@@ -31,8 +31,8 @@ const (
 	// third of simulated homes without daylight saving seem to shift, so the share of
 	// shifted meters must exceed voteMost.
 	voteAlike, voteMost = 0.85, 0.5
-	// If 5 % of the meters shift in the same fortnight, or 10 % have unusual values when
-	// clocks change, it is not a coincidence.
+	// If 5 % of the meters shift in the same fortnight, or 10 % have unusual values when clocks
+	// change, this is not a coincidence.
 	moveShare, changeShare = 0.05, 0.1
 )
 
@@ -147,7 +147,7 @@ func (c *Checker) findVotes(f *FleetReport) {
 func (c *Checker) findMoves(f *FleetReport) {
 	days := slices.Sorted(maps.Keys(c.moves))
 	for len(days) > 0 {
-		// Take the day on which most meters shift, together with the days near it.
+		// Take the day on which the most meters shift, together with the days near it.
 		top := slices.MaxFunc(days, func(a, b int) int { return c.moves[a] - c.moves[b] })
 		meters := 0
 		days = slices.DeleteFunc(days, func(day int) bool {
@@ -167,8 +167,8 @@ func (c *Checker) findMoves(f *FleetReport) {
 	}
 }
 
-// sharedDays counts, for each day of the fleet's span, the meters that exist, those without
-// readings and those with constant readings.
+// sharedDays counts, for each day of the fleet's span, the meters that exist, the meters
+// without readings and the meters with constant readings.
 type sharedDays struct {
 	from                  int64
 	there, missing, flats []int32
@@ -208,8 +208,8 @@ func (x *sharedDays) add(s *subject) {
 	}
 }
 
-// find adds a finding for the days on which counts is at least the given share of the
-// existing meters.
+// find adds a finding for the days on which the counted meters are at least the given share of
+// the existing meters.
 func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts []int32, share float64, what string) {
 	var where topPlaces
 	runs, days := 0, 0

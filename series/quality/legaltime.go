@@ -7,9 +7,9 @@ import (
 	"loadstar/series"
 )
 
-// legalZone returns the time zone whose legal time the meters' owners follow. This is the
-// clock itself, or the zone after which a standard-time clock is named. It returns nil if
-// the zone is unknown.
+// legalZone returns the time zone whose legal time the meters' owners follow. This is the zone
+// of the clock itself or, for a clock on standard time, the zone after which the clock is
+// named. It returns nil if the zone is unknown.
 func legalZone(clock *time.Location) *time.Location {
 	zone, err := series.LegalTime(clock)
 	if err != nil {

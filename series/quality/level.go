@@ -8,25 +8,25 @@ import (
 
 // Thresholds for findings about jumps of the load's level.
 const (
-	// Compare the level of four weeks before a day with that of four weeks after it: whole
-	// weeks, and longer than a holiday. Because of gaps, each side may span up to jumpGap
-	// days, and the two sides may be up to jumpGap days apart.
+	// The level of the four weeks before a day is compared with the level of the four weeks
+	// after it. Four weeks are whole weeks, and longer than a holiday. Because of gaps, each
+	// side may span up to jumpGap days, and the two sides may be up to jumpGap days apart.
 	jumpDays, jumpGap = 28, 90
-	// A wrong unit or transformer ratio changes the values by a factor of at least 2. Noise
-	// can make the factor look slightly smaller. Without another year to rule out the
-	// season, the factor must be at least jumpAlone.
+	// A wrong unit or transformer ratio changes the values by a factor of at least 2. Noise can
+	// make the factor look slightly smaller. If there is no other year to rule out the season as
+	// the cause, the factor must be at least jumpAlone.
 	jumpFactor, jumpAlone = 1.8, 3.0
-	// A jump by at least this factor can be a unit jump, even without another year to
-	// compare.
+	// A jump by at least this factor can be a unit jump, even if there is no other year for
+	// comparison.
 	jumpUnit = 1.9
-	// A factor of 10, 100 or 1000 is a wrong unit or decimal point, not a change of use.
+	// A factor of 10, 100 or 1000 indicates a wrong unit or decimal point, not a change of use.
 	jumpProblem = 8.0
-	// At least this share of the jump must remain three months later. The jump must also
-	// remain in comparison with the levels a year earlier and a year later. Otherwise the
-	// season caused the jump.
+	// More than this share of the jump must remain if the four weeks on one side are compared
+	// with 16 weeks on the other side, or with the same season a year earlier or later.
+	// Otherwise the jump did not last, or the season caused it.
 	jumpLast = 0.5
-	// A jump must be this many times as large as the spread of the daily levels before and
-	// after it. The load of homes varies a lot from day to day, and a slow change increases
+	// A jump must be at least this many times as large as the spread of the daily levels before
+	// and after it. The load of homes varies a lot from day to day, and a slow change increases
 	// the spread.
 	jumpNoise = 5
 	// Seasons can start this many days earlier or later than in the year before.
@@ -126,8 +126,8 @@ func spread(levels []dayLevel, level float64) float64 {
 	return v[len(v)/2]
 }
 
-// steepest returns the candidate jumps: the days at which the level of the following four
-// weeks differs most from that of the preceding four weeks.
+// steepest returns the candidate jumps: the days at which the level of the following four weeks
+// differs most from the level of the preceding four weeks.
 func steepest(levels []dayLevel) []jump {
 	var found []jump
 	for at := jumpDays; at+jumpDays <= len(levels); at++ {
@@ -153,16 +153,16 @@ func steepest(levels []dayLevel) []jump {
 	return found
 }
 
-// steep returns by how much the level of the three days from at on differs from that of the
-// three days before. It is positive if the change has the same sign as size.
+// steep returns by how much the level of the three days from at on differs from the level of
+// the three days before. The result is positive if the change has the same sign as size.
 func steep(levels []dayLevel, at int, size float64) float64 {
 	before, _ := middle(levels[at-3 : at])
 	after, _ := middle(levels[at : at+3])
 	return math.Copysign(1, size) * (after - before)
 }
 
-// lasting reports whether a jump is neither reverted within months nor caused by the
-// season. Alone means that the series has no other year to compare the season with.
+// lasting reports whether a jump is neither reverted within months nor caused by the season.
+// Alone means that the series has no other year in which the season can be compared.
 func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	before, _ := middle(levels[j.at-jumpDays : j.at])
 	after, _ := middle(levels[j.at : j.at+jumpDays])
@@ -174,8 +174,9 @@ func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	if !keeps(later, before) || !keeps(after, earlier) {
 		return false, false
 	}
-	// A year before, the new level must not occur; a year after, the old level must not
-	// occur. Check several offsets, because seasons do not start on the same day every year.
+	// The new level must not occur a year before the jump, and the old level must not occur a
+	// year after it. Check several offsets, because seasons do not start on the same day every
+	// year.
 	at := days[levels[j.at].day].number
 	alone = true
 	for off := -jumpSeason; off <= jumpSeason; off += jumpSeason / 3 {

@@ -31,8 +31,8 @@ type Day struct {
 	sum float64
 }
 
-// Months summarises the months of a dataset on its clock. If which is not negative, it is the
-// index of the only meter that counts.
+// Months summarises the months of a dataset on its clock. If which is not negative, only the
+// meter with this index is included.
 func Months(d *series.Dataset, which int) []Month {
 	from, to := d.Span()
 	if which >= 0 {
@@ -42,7 +42,7 @@ func Months(d *series.Dataset, which int) []Month {
 	if to <= from {
 		return nil
 	}
-	// Converting a time to a clock is slow, so it is done once and not for every meter.
+	// Converting times to local time is slow, so it is done once for all meters.
 	at := make([]struct{ month, day int32 }, (to-from)/d.Seconds())
 	var out []Month
 	var year int

@@ -68,10 +68,10 @@ type oddSteps struct {
 	ratios []float32 // the value of each step divided by the mean of its neighbours
 }
 
-// oddAt examines the steps that are the given number of steps after each place. It returns
-// those whose value is far below their neighbours (low) or far above them. The result is
-// empty unless most places have such a value, and other days at the same time of day rarely
-// do.
+// oddAt examines the steps that are the given number of steps after each place. It returns the
+// steps whose values are far below (low) or far above the values of their neighbours. The
+// result is empty unless such values occur at most places, and rarely on other days at the same
+// time of day.
 func (s *subject) oddAt(places []int, moved int, low bool) oddSteps {
 	o := oddSteps{low: low}
 	isOdd := func(r float64) bool { return low && r < oddLow || !low && r > oddHigh }
@@ -110,9 +110,8 @@ func (o oddSteps) strength() float64 {
 	return math.Abs(math.Log(max(medianOf(slices.Clone(o.ratios)), 1e-6)))
 }
 
-// report adds a finding to s if there are odd steps. Its severity is Info because a few
-// steps do not harm training. If many meters have this finding, the fleet report contains a
-// warning.
+// report adds a finding to s if there are odd steps. The severity is Info because a few steps
+// do not harm training. If many meters have this finding, the fleet report contains a warning.
 func (o oddSteps) report(s *subject, code Code, what string) {
 	if len(o.steps) == 0 {
 		return
@@ -130,8 +129,8 @@ func (o oddSteps) report(s *subject, code Code, what string) {
 		what, word, len(o.steps), o.known, short(medianOf(slices.Clone(o.ratios))))
 }
 
-// besideNeighbours returns the value of step i divided by the mean of the previous and the
-// next value. If one of them is missing, it uses the other.
+// besideNeighbours returns the value of step i divided by the mean of the previous and the next
+// value. If one of these values is missing, it uses only the other one.
 func (s *subject) besideNeighbours(i int) (float64, bool) {
 	if i < 0 || i >= len(s.load) || series.Missing(s.load[i]) {
 		return 0, false

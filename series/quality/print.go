@@ -21,8 +21,7 @@ const (
 	maxRows = 20
 )
 
-// Cells returns the number of columns in the chart of gaps, each of which is a period of
-// time.
+// Cells returns the number of columns in the chart of gaps. Each column is a period of time.
 func Cells(d *series.Dataset) int { return pageWidth - labelWidth(d) }
 
 // labelWidth returns the width of the names to the left of the chart of gaps, including a
@@ -35,14 +34,14 @@ func labelWidth(d *series.Dataset) int {
 	return min(w, maxLabel) + 1
 }
 
-// Report contains the results of a quality.Checker, and the plan for which it checked.
+// Report contains the results of a Checker, and the plan that it was given.
 type Report struct {
 	Plan   Plan
 	Fleet  FleetReport
 	Meters []MeterReport
 	// Mark is printed after the dataset's description. It labels synthetic data.
 	Mark string
-	// Losses describes how many training examples missing readings cost, or is empty.
+	// Losses describes how many training examples are lost to missing readings. It may be empty.
 	Losses string
 }
 
@@ -150,7 +149,8 @@ func lost(windows, lost int) string {
 	return fmt.Sprintf("; missing readings cost %d more, %.1f %%", lost, 100*float64(lost)/float64(windows+lost))
 }
 
-// PrintMeter prints the full report on a single meter. The report must contain exactly one.
+// PrintMeter prints the full report on a single meter. The report must contain exactly one
+// meter.
 func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	w := &reportPage{out: out}
 	m := r.Meters[0]
@@ -188,8 +188,8 @@ func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 // gapBlocks are the characters for a share of missing steps, from 0 to 1.
 var gapBlocks = []rune("·▁▂▃▄▅▆▇█")
 
-// gapBlock returns the character for a share of missing steps, or a blank for -1, which
-// means that the meter has no readings yet or any more.
+// gapBlock returns the character for a share of missing steps, or a blank for -1, which means
+// that the meter has no readings yet or no longer has any.
 func gapBlock(share float64) rune {
 	switch {
 	case share < 0:
@@ -202,8 +202,8 @@ func gapBlock(share float64) rune {
 	return gapBlocks[1+int(share*7)]
 }
 
-// printGaps prints a chart of missing readings, with time from left to right. It has a line
-// for the fleet and a line for each of the meters with the most missing readings.
+// printGaps prints a chart of missing readings, with time from left to right. The chart has a
+// line for the fleet and a line for each of the meters with the most missing readings.
 func printGaps(w *reportPage, d *series.Dataset, r Report, all bool) {
 	sorted := slices.Clone(r.Meters)
 	sorted = slices.DeleteFunc(sorted, func(m MeterReport) bool { return m.Gaps.Steps == 0 })

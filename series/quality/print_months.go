@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// PrintMonths prints a line for each month: the load and the missing readings of its days,
-// and the mean load. Who names the meters, and mark labels synthetic data.
+// PrintMonths prints a line for each month, with the load and the missing readings of each day,
+// and the mean load of the month. Who names the meters, and mark labels synthetic data.
 func PrintMonths(out io.Writer, d *series.Dataset, months []Month, who, mark string) error {
 	const days = 31
 	w := &reportPage{out: out}
@@ -68,7 +68,7 @@ func PrintMonths(out io.Writer, d *series.Dataset, months []Month, who, mark str
 	return w.err
 }
 
-// loadBlock returns the character for a load between the lowest and the highest.
+// loadBlock returns the character for a load between the lowest load and the highest load.
 func loadBlock(v *float64, low, high float64) rune {
 	switch {
 	case v == nil:

@@ -113,7 +113,7 @@ func TestCheckRealSets(t *testing.T) {
 		if f := get(t, r.meters["cam_b0"].Findings, "year-start"); f.Count != 7 || f.Where[0].Time.Format(time.RFC3339) != "2013-01-01T00:00:00Z" || math.Abs(f.Where[0].Size-0.5) > 0.01 {
 			t.Errorf("cam_b0: %+v", f)
 		}
-		// "Small buildings keep their zeros": these have days of zeros.
+		// "Small buildings keep their zeros": these buildings have days of zeros.
 		for _, id := range []string{"cam_b10", "cam_b18", "cam_b84", "cam_b106", "cam_b117"} {
 			has(t, r, id, "zeros-as-gaps")
 		}
@@ -155,7 +155,8 @@ func TestCheckRealSets(t *testing.T) {
 			if all, _ := counts(r, "flat"); all < 25 {
 				t.Errorf("%d meters with flat lines", all)
 			}
-			// "Local clock of the site": includes the hours that it skips and repeats.
+			// "Local clock of the site": the labels include the hours that this clock skips and
+			// repeats.
 			has(t, r, r.meters[firstKey(r.meters)].ID, "clock-change")
 			if site == "robin" {
 				if f := get(t, r.meters["Robin_office_Lindsay"].Findings, "flat"); f.Severity != quality.Problem || r.meters["Robin_office_Lindsay"].Flat.Longest != 5195 {

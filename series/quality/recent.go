@@ -9,26 +9,27 @@ import (
 
 const (
 	recentDays = 7
-	// beforeDays is the number of earlier days that define the usual values. leastBefore is
-	// the required number of such days with readings.
+	// beforeDays is the number of earlier days that define the usual values. leastBefore is the
+	// minimum number of these days that must have readings.
 	beforeDays, leastBefore = 28, 7
-	// recentJump is the factor by which both low and high values of a day must differ from
-	// those before. Loads do not change that much, but units do: W for kW, kWh for Wh.
+	// recentJump is the factor by which both low and high values of a day must differ from the
+	// earlier values. Loads do not change by so much, but a wrong unit, such as W instead of kW,
+	// has this effect.
 	recentJump = 20
 	// evenJump is the factor by which the changes of low and high values may differ.
 	evenJump = 4
 	// recentFlat is the number of hours without change that counts as flat. recentZeros is
 	// the number of hours of zeros that count as gaps.
 	recentFlat, recentZeros = 12, 6
-	// recentShift is the number of hours by which the profile must shift. Daylight saving
-	// shifts it by one.
+	// recentShift is the number of hours by which the profile must shift. Daylight saving shifts
+	// it by only one hour.
 	recentShift = 2
 )
 
 // Recent returns the codes of problems in the last 7 days of a load series: unit-jump, flat,
 // zeros-as-gaps and clock-shift. Load ends with the newest step and should cover 35 days.
-// Without a few weeks of readings, Recent finds nothing. Time and memory are small
-// enough to call it for each client every hour.
+// Without a few weeks of readings, Recent finds nothing. Recent needs so little time and memory
+// that it can be called for each client every hour.
 func Recent(load []float32, stepsPerDay int) []Code {
 	load = load[max(0, len(load)-(recentDays+beforeDays)*stepsPerDay):]
 	cut := len(load) - recentDays*stepsPerDay
@@ -92,7 +93,7 @@ func isConstant(v, previous float32) bool { return v == previous && v != 0 }
 func isZero(v, _ float32) bool            { return v == 0 }
 
 // longestRun returns the length of the longest run of steps for which in is true, given the
-// value of a step and that of the step before.
+// value of a step and the value of the previous step.
 func longestRun(load []float32, in func(v, previous float32) bool) int {
 	longest, n := 0, 0
 	for i, v := range load {
@@ -106,8 +107,8 @@ func longestRun(load []float32, in func(v, previous float32) bool) int {
 	return longest
 }
 
-// clockShifted reports whether the mean daily profile of the recent days fits that of the
-// days before much better if it is shifted by two hours or more.
+// clockShifted reports whether the mean daily profile of the recent days fits the profile of
+// the days before much better if it is shifted by two hours or more.
 func clockShifted(before, recent []float32, perDay int) bool {
 	old, ok1 := dailyProfile(before, perDay)
 	now, ok2 := dailyProfile(recent, perDay)
@@ -131,7 +132,8 @@ func clockShifted(before, recent []float32, perDay int) bool {
 			best, at = d, shift
 		}
 	}
-	// The shifted profile must explain most of what the unshifted one does not.
+	// The shifted profile must explain most of the difference that the unshifted profile does
+	// not explain.
 	return max(at, -at)*24 >= recentShift*perDay && distance(0) > 0.5*spread && best < 0.25*distance(0) && best < 0.2*spread
 }
 

@@ -74,7 +74,7 @@ func TestRecentPlanted(t *testing.T) {
 }
 
 // TestRecentReal counts findings in real series, where few are expected, and checks that a
-// switch from kW to W is found within a day.
+// change from kW to W is found within a day.
 func TestRecentReal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads load data")

@@ -6,7 +6,7 @@ import (
 	"loadstar/series"
 )
 
-// Severity is how serious a finding is.
+// Severity states how serious a finding is.
 type Severity int
 
 // These are the severities in ascending order.
@@ -19,7 +19,7 @@ const (
 // String returns info, warning or problem.
 func (s Severity) String() string { return [...]string{"info", "warning", "problem"}[s] }
 
-// MarshalText returns the same text as String.
+// MarshalText returns the same string as String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Finding is one result of a check.
@@ -33,7 +33,7 @@ type Finding struct {
 	Steps int `json:"steps,omitempty"`
 	// Where lists the longest or largest occurrences, at most 5, in chronological order.
 	Where []Where `json:"where,omitempty"`
-	// Message describes the finding. Advice says what to do about it.
+	// Message describes the finding. Advice states what to do about it.
 	Message string `json:"message"`
 	Advice  string `json:"advice"`
 }
@@ -42,10 +42,10 @@ type Finding struct {
 type Where struct {
 	Time  time.Time `json:"time"` // on the dataset's clock
 	Steps int       `json:"steps,omitempty"`
-	// Size is the value in kW (spikes, catch-up, flat, dropouts), the ratio to the
-	// earlier or neighbouring values (unit-jump, level-jump, year-start, month-start,
-	// clock-change), or the delay of the load in hours (clock-shift; for a fleet, the
-	// share of its meters that shift).
+	// Size is the value in kW (spikes, catch-up, flat, dropouts), the ratio to the earlier or
+	// neighbouring values (unit-jump, level-jump, year-start, month-start, clock-change), or the
+	// delay of the load in hours (clock-shift). For clock-shift in a fleet report, it is the
+	// share of meters that shift.
 	Size float64 `json:"size,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type Level struct {
 // length of the series.
 type MeterReport struct {
 	ID string `json:"meter"`
-	// From is the start of the first reading, To the end of the last.
+	// From is the start of the first reading, and To is the end of the last reading.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
 	// Steps is the number of steps between From and To. Present is the number of these
@@ -88,8 +88,8 @@ type MeterReport struct {
 	Repeats   float64       `json:"repeat_share"` // share of readings equal to the previous reading
 	Flat      Runs          `json:"flat"`
 	Level     Level         `json:"level"`
-	// Windows is the number of training windows that the meter's readings yield with the
-	// plan. WindowsLost is the number that is lost because readings are missing.
+	// Windows is the number of training windows that the meter's readings yield with the plan.
+	// WindowsLost is the number of windows that are lost because readings are missing.
 	Windows     int       `json:"windows"`
 	WindowsLost int       `json:"windows_lost"`
 	Findings    []Finding `json:"findings"`
@@ -160,12 +160,11 @@ type FleetReport struct {
 	Findings []Finding       `json:"findings"`
 	Weather  []WeatherColumn `json:"weather"`
 	// Missing is the share of missing steps in each cell of the span. It counts only steps
-	// between a meter's first and last reading, and is -1 for cells that have none.
+	// between a meter's first and last reading, and is -1 for cells without such steps.
 	Missing []float64 `json:"missing"`
 }
 
-// Worst returns the highest severity of all findings, those of the meters and those of the
-// fleet.
+// Worst returns the highest severity of all findings about the meters and the fleet.
 func (r *FleetReport) Worst() Severity {
 	w := worst(r.Findings)
 	if r.Problems > 0 {

@@ -9,9 +9,9 @@ import (
 
 // Thresholds for clock shifts and for unusual values at fixed points of the calendar.
 const (
-	// A day is examined by comparing the mean daily profile of the three weeks before it
-	// with that of the three weeks after it. Whole weeks give weekends the same weight on
-	// both sides.
+	// A day is examined by comparing the mean daily profile of the three weeks before it with
+	// the mean daily profile of the three weeks after it. Whole weeks give weekends the same
+	// weight on both sides.
 	shiftDays = 21
 	// Wrong clocks are off by a few hours, not by half a day.
 	shiftHours = 3
@@ -28,9 +28,9 @@ const (
 	shiftGain = 0.005
 	// The detected day of a shift can be off by this many days.
 	shiftNear = 8
-	// A step is odd if its ratio to its neighbours is below oddLow or above oddHigh.
-	// A finding requires this for at least the share oddMost of the places, and for at
-	// most the share oddOther of the other days at the same time.
+	// A step is odd if its ratio to its neighbours is below oddLow or above oddHigh. A finding
+	// requires odd steps at a share of at least oddMost of the places, and on a share of at most
+	// oddOther of the other days at the same time of day.
 	oddLow, oddHigh, oddMost, oddOther = 0.75, 1.4, 0.6, 0.1
 )
 
@@ -253,9 +253,9 @@ func (s *subject) sortShifts(zone *time.Location) (law []lawShift, other []shift
 	return law, other, rule
 }
 
-// shiftsAt returns in law the clear shifts at the given daylight-saving changes, and the
-// less clear ones too if most changes show a shift. It returns in other the clear shifts on
-// other days.
+// shiftsAt returns two lists. law contains the clear shifts at the given daylight-saving
+// changes and, if most changes show a shift, the less clear ones. other contains the clear
+// shifts on other days.
 func (s *subject) shiftsAt(unsorted []shift, changes []clockChange) (law []lawShift, other []shift) {
 	seen := 0
 	near := make([]bool, len(unsorted))
@@ -315,7 +315,8 @@ func (s *subject) clearShifts() []shift {
 	return found
 }
 
-// steadyAt reports whether the profile does not shift on a day, or whether that is unknown.
+// steadyAt reports whether the profile does not shift on a day. It also returns true if this is
+// unknown.
 func (s *subject) steadyAt(day int) bool {
 	k, ok := slices.BinarySearchFunc(s.shifts, day, func(x shift, day int) int { return x.day - day })
 	return !ok || s.shifts[k].steps == 0

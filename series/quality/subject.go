@@ -16,8 +16,8 @@ const (
 	// A meter with 5 % missing steps loses a much larger share of its windows. A meter with
 	// 90 % missing steps is nearly empty.
 	gapsWarning, gapsProblem = 0.05, 0.9
-	// If 1 % of the rows contradict another row or lie between two steps, the description
-	// or the export is wrong.
+	// If 1 % of the rows contradict other rows or lie between two steps, the description or the
+	// export is wrong.
 	rowsProblem = 0.01
 )
 
@@ -155,8 +155,8 @@ func (t *topPlaces) add(w Where, key float64) {
 	t.where, t.key = append(t.where, w), append(t.key, key)
 }
 
-// inOrder sorts and returns the places in chronological order. Do not add places
-// afterwards, because the keys are not sorted with them.
+// inOrder sorts and returns the places in chronological order. Do not add places afterwards,
+// because the keys are not sorted with the places.
 func (t *topPlaces) inOrder() []Where {
 	slices.SortFunc(t.where, func(a, b Where) int { return a.Time.Compare(b.Time) })
 	return t.where
@@ -167,7 +167,7 @@ func quantile(sorted []float32, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)])
 }
 
-// medianOf returns the median of the values. It changes their order.
+// medianOf returns the median of the values. It changes the order of v.
 func medianOf(v []float32) float64 {
 	slices.Sort(v)
 	return (float64(v[(len(v)-1)/2]) + float64(v[len(v)/2])) / 2
@@ -223,9 +223,9 @@ func (s *subject) findDays() {
 		local := t.Unix() + int64(offset)
 		next := time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, s.d.Clock).Unix()
 		number := int(math.Floor(float64(local) / day))
-		// Steps need not start at midnight. A step belongs to the day in which it starts.
-		// If clocks are put forward at midnight, that day has no midnight. Date may then
-		// return a time an hour earlier, which splits the day before in two.
+		// Steps need not start at midnight. A step belongs to the day in which it starts. If
+		// clocks are put forward at midnight, that day has no midnight. Date may then return a
+		// time an hour earlier, which splits the previous day in two.
 		n := int((next - t.Unix() + s.d.Seconds() - 1) / s.d.Seconds())
 		end := min(i+max(n, 1), len(s.load))
 		_, later := s.time(end - 1).Zone()

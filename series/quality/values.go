@@ -9,8 +9,8 @@ import (
 
 // Thresholds for findings about individual values and runs of values.
 const (
-	// If at least this share of the readings equal the previous reading, the report says
-	// so, because the meter has a coarse resolution, or many gaps were filled.
+	// If at least this share of the readings equals the previous reading, the report mentions
+	// it, because the meter has a coarse resolution or many gaps were filled.
 	repeatsInfo = 0.1
 	// A run of equal values is a flat line if fewer than 1 % of series with the same length
 	// and resolution would contain such a run by chance. It must also last at least 6 hours
@@ -23,15 +23,16 @@ const (
 	// at least lowQuanta times the meter's resolution, because otherwise zero is a normal
 	// reading.
 	lowShare, lowQuanta = 0.1, 5
-	// The usual minimum is the median over this many days before and after: long enough
-	// to bridge a holiday, short enough to follow the seasons.
+	// The usual daily minimum is the median of the daily minima over this many days before and
+	// after a day. This is long enough to bridge a holiday, and short enough to follow the
+	// seasons.
 	lowDays = 14
 	// Homes have the highest peaks relative to their usual load. In a dataset of 330 homes,
 	// all but three have a maximum below 3 times their 99.9 % quantile, and no value in the
 	// top 1 % of a home is more than 1.5 times the next lower value.
 	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
 	// The maximum is a limit of the meter if it occurs at least ten times, and ten times as
-	// often as all other values within 10 % of it together.
+	// often as all other values within 10 % of the maximum together.
 	clippedLeast, clippedNear = 10, 0.9
 	// A value that includes the energy of one missing reading is about twice as high as it
 	// should be. A load that rises can look the same, so a warning needs at least
@@ -41,8 +42,8 @@ const (
 	// peaks in a fortnight, and they differ in height. A refrigerator always adds the same
 	// kW, whereas an extra reading adds the same share. A beat lasts at least two months.
 	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
-	// Individual dropouts are normal. If they last for at least this share of the time,
-	// about nine hours a year, they are reported as a warning.
+	// Individual dropouts are normal. If they affect more than this share of the values, which
+	// is about nine hours a year, they are reported as a warning.
 	dropoutsWarning = 0.001
 )
 
@@ -66,7 +67,7 @@ func longRun(counts []int, least int) int {
 		if on == 1 {
 			return math.MaxInt
 		}
-		// reach[k]·on^n runs continue for n more steps.
+		// An estimated reach[k]·on^n runs continue for n more steps.
 		long = max(long, k+1+int(math.Ceil(math.Log(flatChance/float64(reach[k]))/math.Log(on))))
 	}
 	return long
@@ -399,8 +400,8 @@ func (s *subject) findBeat() {
 	}
 }
 
-// beats returns the median ratio of the peaks between two steps to their neighbours, and
-// the number of peaks. It returns 0 if there are few peaks or if their ratios differ.
+// beats returns the median ratio of the peaks between two steps to the peaks' neighbours, and
+// the number of peaks. It returns 0 if there are few peaks or if the ratios differ.
 func (s *subject) beats(from, to int) (float64, int) {
 	present := 0
 	var ratios, heights []float32

@@ -12,15 +12,14 @@ import (
 	"loadstar/series/table"
 )
 
-// maxQuestions is the maximum number of questions. Settings without an answer get their
-// defaults.
+// maxQuestions is the maximum number of questions. Further settings get their defaults.
 const maxQuestions = 2
 
 // Asker asks the user on a terminal.
 type Asker struct {
 	In  io.Reader // nil if nobody can answer
 	Out io.Writer
-	// Defaults means that the defaults are used instead of asking.
+	// Defaults means that defaults are used where they exist, instead of asking.
 	Defaults bool
 }
 
@@ -37,7 +36,7 @@ type question struct {
 	check                func(string) error
 }
 
-// questions returns the questions that are still open, the most important first.
+// questions returns the questions that are still open, with the most important ones first.
 func (s *Survey) questions() []question {
 	d := s.Description
 	var open []question
@@ -81,7 +80,7 @@ func (s *Survey) questions() []question {
 	return open
 }
 
-// meanings returns what a date means in each form.
+// meanings returns the meaning of a date in each format.
 func meanings(example string, forms []table.Dates) []string {
 	var out []string
 	for _, f := range forms {
@@ -104,7 +103,7 @@ func oneOfThese(values ...string) func(string) error {
 	}
 }
 
-// ask asks the first questions, and takes the defaults of the others.
+// ask asks at most maxQuestions of the questions, and uses the defaults of the others.
 func (a Asker) ask(open []question) (asked int, assumed []question, err error) {
 	if a.Defaults {
 		open = slices.DeleteFunc(open, func(q question) bool {

@@ -2,11 +2,11 @@ package read
 
 import "fmt"
 
-// NoCountry replaces a country code if no public holidays apply.
+// NoCountry is given in place of a country code if no public holidays apply.
 const NoCountry = "none"
 
-// HolidaysOf returns the country whose public holidays apply. This is the given country, or
-// the country of the zone that the user gave. The note says whether the country was
+// HolidaysOf returns the country whose public holidays apply. This is the given country or, if
+// there is none, the country of the given zone. The note states whether the country was
 // guessed.
 func HolidaysOf(country, zone string) (code, note string) {
 	if country == NoCountry {

@@ -8,7 +8,7 @@ import (
 	"loadstar/series"
 )
 
-// TestCSVForms checks that the same two rows are read from every supported form of CSV.
+// TestCSVForms checks that the same two rows are read from every supported CSV format.
 func TestCSVForms(t *testing.T) {
 	for _, c := range []struct{ name, text string }{
 		{"plain", simple},
@@ -151,7 +151,7 @@ func TestUnits(t *testing.T) {
 	check(t, ds.Meter(0), "2020-01-01T00:00:00Z", series.Faults{}, 8)
 }
 
-// TestRows checks the counts of faults that the reader reports for faulty rows.
+// TestRows checks the fault counts that the reader reports for faulty rows.
 func TestRows(t *testing.T) {
 	const head = "meter_id,timestamp,load_kw\n"
 	for _, c := range []struct {
@@ -175,8 +175,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestMeterNames checks that meter names are text even if they look like numbers, and that
-// they stay valid after their row was read.
+// TestMeterNames checks that meter names are strings even if they look like numbers, and that
+// they stay valid after their row has been read.
 func TestMeterNames(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("meter_id,timestamp,load_kw\n")

@@ -64,7 +64,7 @@ func (l *looker) finish() error {
 	return nil
 }
 
-// describeLoad copies the settings that all load tables show to the description.
+// describeLoad copies the settings that the load tables show to the description.
 func (s *Survey) describeLoad() error {
 	d := s.Description
 	first := s.load[0]

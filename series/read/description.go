@@ -1,11 +1,11 @@
-// Package read reads load data: tables in the long format (CSV, gzip, Parquet, spreadsheets) with a
-// description of their columns, and the formats of utilities and laboratories (Green
-// Button, NREL's building stocks).
+// Package read reads load data: tables in the long format (CSV, gzip, Parquet, spreadsheets)
+// with a description of their columns, and the formats of utilities (Green Button) and
+// laboratories (NREL's building stocks).
 //
-// A dataset is a folder with a dataset.yaml, or such a file under another name. It states
-// what the tables do not show: the time zone, the unit, and whether a time is the start or
-// the end of its interval. The package does not guess. An ambiguous time, a decimal comma
-// or a truncated file is an error whose message says how to correct it.
+// A dataset is a folder with a dataset.yaml, or a description file of another name. The
+// description states what the tables do not show: the time zone, the unit, and whether a time
+// is the start or the end of its interval. The package does not guess. An ambiguous time, a
+// decimal comma or a truncated file is an error whose message says how to correct it.
 package read
 
 import (
@@ -30,7 +30,8 @@ import (
 // FileName is the name of a dataset's description in its folder.
 const FileName = "dataset.yaml"
 
-// RootEnv is the name of the environment variable that contains the folder of shared data.
+// RootEnv is the name of the environment variable that contains the path of the folder of
+// shared data.
 const RootEnv = "LOADSTAR_DATA"
 
 // Description is the content of a dataset.yaml.
@@ -48,20 +49,20 @@ type Description struct {
 	Rooted bool `yaml:"rooted,omitempty"`
 
 	Zone string `yaml:"zone"` // an IANA name such as Europe/London
-	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not. It
-	// may also be the zone in which the customers live, if the labels are in another one,
-	// such as UTC. The calendar then follows that zone.
+	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not. If
+	// the labels are in another zone than the customers' zone, for example in UTC, Clock may
+	// also be the customers' zone. The calendar then follows the customers' zone.
 	Clock    string `yaml:"clock,omitempty"`
 	Country  string `yaml:"country,omitempty"` // whose public holidays apply: GB, AU-NSW
 	Interval string `yaml:"interval"`          // 15m, 30m, 1h
 	Stamp    string `yaml:"stamp,omitempty"`   // "start" or "end" of the interval
 	Unit     string `yaml:"unit,omitempty"`    // kW, W, MW; or kWh, Wh, MWh per interval
 
-	// Reading is "interval" if a value is the load of its interval, or "counter" if it is the
-	// reading of a counter, whose increase is the load.
+	// Reading is "interval" if a value is the load of its interval, or "counter" if a value is
+	// the reading of a counter, whose increase is the load.
 	Reading string `yaml:"reading,omitempty"`
 
-	// From is the first day to read. To is the day after the last one.
+	// From is the first day to read. To is the day after the last day to read.
 	From string `yaml:"from,omitempty"`
 	To   string `yaml:"to,omitempty"`
 
@@ -76,10 +77,11 @@ type Description struct {
 type Table struct {
 	// Files may contain patterns such as load/*.parquet.
 	Files []string `yaml:"files"`
-	// Columns maps our column names to those in the file: meter, time, load, date and quality
-	// for a load table; time, temperature, wind, humidity, solar, holiday and any other number for a
-	// weather table; meter, floor_area and any other number for a table of meters. A column
-	// that is not in the map is found by its usual names.
+	// Columns maps our column names to the names in the file. Our names are meter, time, load,
+	// date and quality for a load table; time, temperature, wind, humidity, solar, holiday and
+	// the names of other numeric columns for a weather table; meter, floor_area and the names of
+	// other numeric columns for a table of meters. Columns that are not in the map are found by
+	// their usual names.
 	Columns map[string]string `yaml:"columns,omitempty"`
 	// Where selects the meters whose columns have these values. It is allowed only for a
 	// table of meters.
@@ -88,13 +90,13 @@ type Table struct {
 	// Encoding is utf-8, windows-1252, utf-16le or utf-16be. A byte-order mark takes
 	// precedence.
 	Encoding string `yaml:"encoding,omitempty"`
-	// Delimiter separates fields: a comma, a semicolon, a bar or "tab". If it is empty, it is
-	// detected from the header.
+	// Delimiter separates fields: a comma, a semicolon, a bar or "tab". If it is empty, the
+	// delimiter is detected from the header.
 	Delimiter string `yaml:"delimiter,omitempty"`
 	// Header is the name of a column in the header, if there are lines above the header.
 	Header string `yaml:"header,omitempty"`
-	// Sheet is the name of the sheet to read in a spreadsheet. If it is empty, it is the first that
-	// has dates.
+	// Sheet is the name of the sheet to read in a spreadsheet. If it is empty, the first sheet
+	// with dates is read.
 	Sheet string `yaml:"sheet,omitempty"`
 	// Skip is the number of lines between the header and the first row.
 	Skip int `yaml:"skip,omitempty"`
@@ -104,13 +106,14 @@ type Table struct {
 	Decimal string `yaml:"decimal,omitempty"`
 	// Date is the format of dates, such as dd.mm.yyyy. The default is yyyy-mm-dd.
 	Date string `yaml:"date,omitempty"`
-	// Ignore lists the columns of a table with a column per meter that are not meters.
+	// Ignore lists the columns that are not meters in a table with a column per meter.
 	Ignore []string `yaml:"ignore,omitempty"`
-	// Missing lists the texts in the quality column that mark a missing reading.
+	// Missing lists the values in the quality column that mark a missing reading.
 	Missing []string `yaml:"missing,omitempty"`
 
-	// Zone, Clock, Interval and Stamp override the dataset's settings for a weather table.
-	// A value with a longer interval than the load's applies to all steps within it.
+	// Zone, Clock, Interval and Stamp override the dataset's settings for a weather table. If
+	// the weather's interval is longer than the load's, a value applies to all steps within its
+	// interval.
 	Zone     string `yaml:"zone,omitempty"`
 	Clock    string `yaml:"clock,omitempty"`
 	Interval string `yaml:"interval,omitempty"`
@@ -367,7 +370,7 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// similarZone returns a hint for an unknown zone. People often write the city alone.
+// similarZone returns a hint for an unknown zone. People often write only the city.
 func similarZone(name string) string {
 	city := strings.ReplaceAll(strings.TrimSpace(name), " ", "_")
 	if i := strings.LastIndexByte(city, '/'); i >= 0 {

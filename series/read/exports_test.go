@@ -18,9 +18,9 @@ import (
 	"loadstar/series"
 )
 
-// The readings of all exports: quarter hours in Berlin around the days on which clocks are
-// put forward and back. One meter has a gap, and summer has no readings. Values are whole
-// Wh, which all units can express.
+// The readings that all exports contain are quarter hours in Berlin around the days on which
+// clocks are put forward and back. One meter has a gap, and there are no readings in summer.
+// Values are whole numbers of Wh, which all units can express.
 var (
 	exportMeters = []string{"Haus 1", "Mühle", "Nord"}
 	exportFrom   = time.Date(2020, 3, 26, 0, 0, 0, 0, berlin())
@@ -45,8 +45,8 @@ func summer(at time.Time) bool {
 	return !at.Before(summerFrom) && at.Before(summerTo)
 }
 
-// wattHours returns the energy of a meter in the interval that starts at a time, or -1 in
-// the gap.
+// wattHours returns the energy of a meter in the interval that starts at a time, or -1 if there
+// is no reading.
 func wattHours(meter int, at time.Time) int {
 	if summer(at) {
 		return -1
@@ -62,13 +62,13 @@ func wattHours(meter int, at time.Time) int {
 // export is one format in which the readings are exported.
 type export struct {
 	name string
-	// date is the layout of a time, and clock is the layout of the time of day if it has its
-	// own column. End means that labels mark the end of an interval, and late means that
-	// midnight is the 24th hour.
+	// date is the layout of a time, and clock is the layout of the time of day if it has its own
+	// column. End means that labels mark the end of an interval, and late means that midnight is
+	// written as 24:00 of the day before.
 	date, clock string
 	end, late   bool
 	zone        *time.Location // Berlin if nil
-	// value formats Wh in an interval.
+	// value formats the energy of an interval in Wh.
 	value func(wh int) string
 	// counter means that values are cumulative sums.
 	counter bool
@@ -133,8 +133,8 @@ func (e export) write(t testing.TB, dir string) {
 			}
 			return e.value(wh), true
 		}
-		// The count at the start of an interval is not known if the previous count and the
-		// interval's own load are not known.
+		// The count at the start of an interval is unknown if the loads of this interval and of
+		// the previous one are both unknown.
 		ok = wh >= 0 || wattHours(meter, at.Add(-exportStep)) >= 0
 		value = e.value(counts[meter])
 		counts[meter] += max(wh, 0)
@@ -192,7 +192,7 @@ func (e export) write(t testing.TB, dir string) {
 	}
 }
 
-// number formats a multiple of a power of ten, with the given number of decimals.
+// number formats v divided by a power of ten, with the given number of decimals.
 func number(v, digits int, decimal, thousands string) string {
 	s := strconv.Itoa(v)
 	for len(s) <= digits {
@@ -319,7 +319,7 @@ func exports() []export {
 	}
 }
 
-// setupFor returns a setup with the answers as flags.
+// setupFor returns a setup in which the answers are given as flags.
 func setupFor(need map[string]string) Setup {
 	return Setup{
 		Given: Description{Zone: need["zone"], Unit: need["unit"], Stamp: need["stamp"]},
@@ -381,7 +381,7 @@ func TestExports(t *testing.T) {
 				if i == 0 {
 					t.Logf("%s", strings.Join(got.Lines, "\n"))
 				}
-				// The dataset must come from the written description, not from memory.
+				// The dataset must be opened from the written description, not taken from memory.
 				d, err := Load(dir)
 				if err != nil {
 					t.Fatal(err)

@@ -23,7 +23,7 @@ func inMemory[T string | []byte](name string, content T) source {
 	return source{name, func() (file, error) { return memory{bytes.NewReader([]byte(content))}, nil }}
 }
 
-// describe parses a description with extra lines. The defaults are UTC, 1 h and kW.
+// describe parses a description that consists of defaults (UTC, 1 h and kW) and extra lines.
 func describe(t testing.TB, lines ...string) *Description {
 	t.Helper()
 	text := "name: test\nload: {files: [load.csv]}\n"

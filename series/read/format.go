@@ -8,7 +8,7 @@ import (
 	"loadstar/series/table"
 )
 
-// delimiterNames maps the names of delimiters in a description to the characters.
+// delimiterNames maps the names of delimiters in a description to the delimiters.
 var delimiterNames = map[string]byte{"": 0, ",": ',', ";": ';', "|": '|', "tab": '\t', "\t": '\t'}
 
 // format returns the format of the table's files and of its dates.

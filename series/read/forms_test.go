@@ -25,24 +25,26 @@ import (
 
 var rewriteForms = flag.Bool("rewrite", false, "write docs/reference/table-forms.md")
 
-// form is a file of a kind that users have.
+// form is a file in one of the formats that users have.
 type form struct {
 	Name, File string
-	// Zone and Unit are the answers to those questions. An empty zone is Europe/Berlin.
+	// Zone and Unit are the answers to the questions about the zone and the unit. An empty zone
+	// means Europe/Berlin.
 	Zone, Unit string
 	// Meters are the meters that are read. A form without meters must be refused.
 	Meters []string
-	// Says is part of the command's output, or the whole error for a form that is refused.
+	// Says is part of the command's output or, if the form is refused, the complete error
+	// message.
 	Says string
 	// Power means that the values are in kW. Otherwise they are in kWh per step. Rises is
 	// the increase of each meter's counter per step.
 	Power bool
 	Rises []float64
-	// Clock is the dataset's clock if it differs from Zone. Start is the first time, or
-	// empty for midnight in Berlin.
+	// Clock is the dataset's clock if it differs from Zone. Start is the first time. If it is
+	// zero, the first time is midnight in Berlin.
 	Clock string
 	Start time.Time
-	// Head, Row and Tail are the templates for the text of a file.
+	// Head, Row and Tail are the templates for the lines of a file.
 	Head, Row, Tail, Encoding string
 	Step                      time.Duration
 
@@ -54,7 +56,7 @@ const formDays = 12
 
 func formStart() time.Time { return time.Date(2024, 3, 1, 0, 0, 0, 0, berlin()) }
 
-// formLoad is a load in kWh or kW with one decimal.
+// formLoad returns a load in kWh or kW with one decimal.
 func formLoad(step, meter int) float64 { return 1.5 + float64((step*7+meter*3)%11)/2 }
 
 // textForms returns the forms of testdata/forms.yaml.
@@ -144,8 +146,8 @@ func sheets(order []string, all map[string][][]any) func(*testing.T, string) {
 	}
 }
 
-// cells returns the rows of a sheet, which are those of the heading, one for each hour, and
-// those at the end.
+// cells returns the rows of a sheet, which are the rows of the heading, one row for each hour,
+// and the rows at the end.
 func cells(head [][]any, row func(i int, at time.Time) []any, tail ...[]any) [][]any {
 	for i := range formDays * 24 {
 		head = append(head, row(i, time.Date(2024, 3, 1, i, 0, 0, 0, time.UTC)))
@@ -226,9 +228,9 @@ func openDocument(t *testing.T, path string) {
 	rawBytes(b.Bytes())(t, path)
 }
 
-// TestForms reads files of the kinds that users have. A file is read with the answers that it
-// needs, or refused with advice. The outcomes are a page of the documentation, which make
-// tables prints.
+// TestForms reads files in formats that users have. A file is either read with the necessary
+// answers, or refused with advice. The outcomes are a page of the documentation, which make
+// tables writes.
 func TestForms(t *testing.T) {
 	const path = "../../docs/reference/table-forms.md"
 	all := append(textForms(t), sheetForms()...)
@@ -250,8 +252,8 @@ func TestForms(t *testing.T) {
 			if !strings.Contains(strings.Join(got.Lines, "; "), f.Says) || f.Says == "" {
 				t.Errorf("%s: it says\n%s\nwant %q", f.Name, strings.Join(got.Lines, "\n"), f.Says)
 			}
-			// Every file has lines about the clock and the country, because both are given as
-			// answers.
+			// The output for every file has lines about the clock and the country, because both
+			// are given as answers.
 			lines := slices.DeleteFunc(got.Lines, func(line string) bool {
 				return strings.HasPrefix(line, "country: ") || strings.HasPrefix(line, "clock: local time")
 			})
@@ -294,7 +296,7 @@ func (f form) run(t *testing.T) (*Described, error) {
 	s := Setup{Given: Description{Zone: f.zone(), Unit: f.Unit}, Hints: f.hints, Ask: Asker{Defaults: true}}
 	got, err := s.Run(path)
 	if err == nil {
-		// The dataset must come from the written description, not from memory.
+		// The dataset must be opened from the written description, not taken from memory.
 		var d *Description
 		if d, err = Load(filepath.Dir(path)); err == nil {
 			got.Dataset, err = Open(d, "")

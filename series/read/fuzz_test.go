@@ -79,8 +79,8 @@ func FuzzCSV(f *testing.F) {
 	})
 }
 
-// agree compares our CSV parser with encoding/csv where both must agree: without line
-// breaks in quotes, and without blank rows, which we skip.
+// agree compares our CSV parser with encoding/csv for files on which both must agree. These
+// have no line breaks in quotes and no blank rows, which our parser skips.
 func agree(t *testing.T, text []byte) {
 	t.Helper()
 	if bytes.IndexByte(text, '\r') >= 0 || bytes.HasPrefix(text, []byte("\x1f\x8b")) {
@@ -117,7 +117,7 @@ func agree(t *testing.T, text []byte) {
 	}
 }
 
-// written returns the rows that are not blank as text, for comparison.
+// written returns the rows that are not blank as one string, for comparison.
 func written(rows [][]string) string {
 	var out []string
 	for _, row := range rows {
@@ -159,7 +159,7 @@ func FuzzTime(f *testing.F) {
 			}
 			switch {
 			case err != nil:
-				// Package time converts a nonexistent time to another one.
+				// Package time converts a nonexistent time to a different time.
 				if want.Format(layout) == s {
 					t.Errorf("%q was refused, but it exists", s)
 				}

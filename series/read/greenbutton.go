@@ -11,11 +11,11 @@ import (
 	"loadstar/series"
 )
 
-// GreenButton imports Green Button data: ESPI resources in Atom feeds (NAESB REQ.21). Its
-// times are Unix times, so the zone is needed only for calendar features and daylight
+// GreenButton imports Green Button data: ESPI resources in Atom feeds (NAESB REQ.21). The times
+// in the feeds are Unix times, so the zone is needed only for calendar features and daylight
 // saving.
 type GreenButton struct {
-	// Zone is the IANA time zone of the meters. The files contain only its UTC offset.
+	// Zone is the IANA time zone of the meters. The files contain only the zone's UTC offset.
 	Zone string
 	// Interval selects the meters with this interval. If it is 0, all meters must have
 	// the same interval.
@@ -88,8 +88,8 @@ func (g GreenButton) checkZone(local []espiLocalTime) error {
 	return nil
 }
 
-// pick returns the meters with the interval g.Interval, or all meters if it is 0. It sets
-// the interval of the import.
+// pick returns the meters with the interval g.Interval, or all meters if g.Interval is 0. It
+// sets the interval of the import.
 func (g GreenButton) pick(meters []*espiMeter, out *Import) ([]*espiMeter, error) {
 	count := map[time.Duration]int{}
 	for _, m := range meters {

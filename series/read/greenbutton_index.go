@@ -22,8 +22,8 @@ type feeds struct {
 	renamed  []string // usage points that have several ids
 }
 
-// resource contains the fields that all kinds of resources have: the index of its file, its
-// key, and its links to other resources.
+// resource contains the fields that all kinds of resources have: the index of the file, the
+// key, and the links to other resources.
 type resource struct {
 	file    int
 	key     string
@@ -64,8 +64,8 @@ func (x *index[T]) add(r resource, v T, links ...string) T {
 	return first
 }
 
-// find returns the resource that one of the links points to. If none does, and the file
-// contains exactly one resource of this kind, find returns that one.
+// find returns the resource that one of the links points to. If no link points to a resource,
+// and the file contains exactly one resource of this kind, find returns that resource.
 func (x *index[T]) find(file int, links []string) (v T, ok bool) {
 	for _, m := range []map[string]T{x.byKey, x.byLink} {
 		for _, href := range links {
@@ -223,9 +223,9 @@ func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	return meters, nil
 }
 
-// narrow keeps the meter readings with the best rank and, of those, the ones with the
-// shortest interval. Several can remain, for example one per tariff. It returns the number
-// of meter readings that it dropped.
+// narrow keeps the meter readings with the best rank and, of these, the ones with the shortest
+// interval. Several can remain, for example one per tariff. It returns the number of meter
+// readings that it dropped.
 func (m *espiMeter) narrow() int {
 	n := len(m.readings)
 	best := slices.MinFunc(m.readings, (*espiReading).compare)

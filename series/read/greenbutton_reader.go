@@ -141,8 +141,8 @@ func (f *feeds) read(meters []*espiMeter, out *Import, emit func(series.Meter, [
 	return nil
 }
 
-// espiTally counts all readings of a meter, those whose duration is not the interval, and
-// those that were estimated or are otherwise doubtful.
+// espiTally counts all readings of a meter, the readings whose duration differs from the
+// interval, and the readings that were estimated or are otherwise doubtful.
 type espiTally struct{ all, length, doubtful int }
 
 func (t *espiTally) report(out *Import) {
@@ -228,7 +228,7 @@ func (r *blockReader) add(v *espiIntervalReading, next int64) (int64, error) {
 		}
 		kw = value * r.scale
 	}
-	// The ESPI quality codes 8 and 9 mean estimated, 10 questionable, 12 projected and 13
+	// The ESPI quality codes 8 and 9 mean estimated, 10 means questionable, 12 projected and 13
 	// mixed.
 	if slices.ContainsFunc(v.Qualities, func(q int) bool { return slices.Contains([]int{8, 9, 10, 12, 13}, q) }) {
 		r.tally.doubtful++

@@ -66,7 +66,7 @@ type espiReadingType struct {
 	Unit         int `xml:"uom"`
 }
 
-// ESPI codes of the supported reading types and of common unsupported ones.
+// The ESPI codes of the supported reading types and of common unsupported reading types.
 const (
 	espiWatt     = 38
 	espiWattHour = 72
@@ -83,8 +83,8 @@ const (
 	espiNormal  = 12
 )
 
-// rank returns a number for the suitability of readings of this type as load, where 0 is
-// best. If they cannot be used, it returns the reason.
+// rank returns how suitable readings of this type are as load, where 0 is best. If they cannot
+// be used, it returns the reason.
 func (t *espiReadingType) rank() (rank int, reason string) {
 	if !slices.Contains([]int{0, 1, 2}, t.Commodity) {
 		return 0, fmt.Sprintf("not electricity (commodity %d)", t.Commodity)

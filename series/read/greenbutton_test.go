@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// These functions return parts of a feed in the form in which utilities write them.
+// The following functions return parts of a feed in the format that utilities use.
 func feed(entries ...string) string {
 	return `<?xml version="1.0" encoding="UTF-8"?><feed xmlns="http://www.w3.org/2005/Atom">` + strings.Join(entries, "\n") + `</feed>`
 }
@@ -152,7 +152,7 @@ func TestGreenButton(t *testing.T) {
 }
 
 // TestGreenButtonChoice checks that the best of several meter readings of a usage point is
-// used, and that a note names the others.
+// used, and that a note names the other readings.
 func TestGreenButtonChoice(t *testing.T) {
 	net := strings.Replace(delivered, "flowDirection=1", "flowDirection=4", 1)
 	fed := strings.Replace(delivered, "flowDirection=1", "flowDirection=19", 1)
@@ -194,8 +194,8 @@ func TestGreenButtonChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, meters[0], "2020-01-01T00:00:00Z", series.Faults{OutOfOrder: 1}, 1, 2)
-	// A second file has the same usage point under a new id, and another definition of the
-	// same type.
+	// A second file has the same usage point with a new id, and another definition of the same
+	// type.
 	first := feed(usagePoint("p", 0), readingType("a", delivered), meterReading("p", "1", "a"), block("p", "1", 0, 3600, 2000))
 	meters, notes, err := greenButton(GreenButton{}, first, strings.ReplaceAll(feed(usagePoint("p", 0)), "urn:uuid:p", "urn:uuid:q"))
 	if err != nil || len(meters) != 1 || !strings.Contains(notes, "https://example.org/UP/p appears with several ids") {

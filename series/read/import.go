@@ -20,12 +20,12 @@ type Import struct {
 	Generated bool
 	Zone      string
 	Interval  time.Duration
-	// Meters is an upper bound of the number of meters.
+	// Meters is an upper bound on the number of meters.
 	Meters int
 	// Weather may be empty.
 	Weather series.Weather
-	// LabelNames and StaticNames name the properties of a meter: labels are text,
-	// statics are numbers.
+	// LabelNames and StaticNames name the properties of a meter: labels are strings, statics are
+	// numbers.
 	LabelNames  []string
 	StaticNames []string
 
@@ -44,7 +44,7 @@ func (i *Import) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
 }
 
-// folder returns the files in a folder and its subfolders whose names have one of the
+// folder returns the files in a folder and its subfolders whose names end with one of the
 // endings, sorted by path. Hidden files are left out.
 func folder(dir string, endings ...string) ([]string, error) {
 	var paths []string
@@ -69,7 +69,7 @@ func folder(dir string, endings ...string) ([]string, error) {
 	return paths, err
 }
 
-// offsetName formats an offset in seconds east of Greenwich, for example as UTC-08:00.
+// offsetName formats a UTC offset in seconds, for example as UTC-08:00.
 func offsetName(seconds int) string {
 	sign := '+'
 	if seconds < 0 {

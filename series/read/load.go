@@ -64,8 +64,8 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	return meters, nil
 }
 
-// missingMarks are the words in a quality column that mean that a reading is missing or
-// invalid, in English, German, French, Spanish and Dutch.
+// missingMarks are the English, German, French, Spanish and Dutch words in a quality column for
+// a missing or invalid reading.
 var missingMarks = []string{
 	"missing", "invalid", "no data", "fehlt", "fehlend", "ungültig", "manquant", "manquante", "absent", "invalide",
 	"ausente", "inválido", "ontbreekt", "ontbrekend", "ongeldig",
@@ -81,7 +81,8 @@ func powerScale(unit string, interval time.Duration) float64 {
 	return u.kw
 }
 
-// loadColumns contains the indexes of a load table's columns, -1 for those that it lacks.
+// loadColumns contains the indexes of a load table's columns. The index of a column that the
+// table lacks is -1.
 type loadColumns struct {
 	time, date, load, meter, quality int
 
@@ -140,12 +141,13 @@ type loadReader struct {
 	scale    float64
 	wanted   func(id []byte) bool
 	missing  map[string]bool // the texts in the quality column that mark a missing reading
-	// counters contains the latest readings of meters whose values are readings of a counter.
-	// It is nil if values are the load of an interval.
+	// counters contains the latest readings of meters whose values are readings of a counter. It
+	// is nil if the values are loads of intervals.
 	counters map[*series.MeterBuilder]*counter
 }
 
-// columnList returns the columns to read, and the positions of the cells of c among them.
+// columnList returns the columns to read, and at, the positions of the columns of c in this
+// list.
 func columnList(c loadColumns) (columns []int, at loadColumns) {
 	add := func(i int) int {
 		if i < 0 {
@@ -223,7 +225,8 @@ func (l *loadReader) read(in table.Table, c loadColumns, name string) error {
 	})
 }
 
-// readWide reads a table with a column per meter. An empty cell is not a row of its meter.
+// readWide reads a table with a column per meter. An empty cell does not count as a row of its
+// meter.
 func (l *loadReader) readWide(in table.Table, c loadColumns) error {
 	clock := l.times.reader(l.dates)
 	columns, at := columnList(c)
@@ -295,8 +298,8 @@ func (l *loadReader) add(m *series.MeterBuilder, at series.Instant, value float6
 	} else if !older.at.Apart(at, step) {
 		return nil // a reading is missing, or the row is repeated
 	}
-	// A counter that runs backwards was exchanged, or it started over at zero. The load of
-	// this interval is not known.
+	// A counter that runs backwards was replaced, or it started again at zero. The load of this
+	// interval is not known.
 	if used := newer.value - older.value; used >= 0 {
 		return m.Add(older.at, used*l.scale)
 	}

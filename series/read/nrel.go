@@ -18,16 +18,16 @@ import (
 // of individual buildings (ComStock and ResStock), their metadata, and the weather of their
 // county.
 //
-// The buildings are simulated in local standard time. The published time series have
-// labels in Eastern Standard Time regardless of the building's zone, and the labels mark
-// the end of an interval. The publisher filled the resulting gap at the start of the year
-// with rows from its end; these rows are left out here. The weather is in local standard
-// time, and its labels mark the end of an hour.
+// The buildings are simulated in local standard time. The published time series have labels in
+// Eastern Standard Time regardless of the building's zone, and the labels mark the end of an
+// interval. The publisher filled the resulting gap at the start of the year with rows from the
+// end of the year. These rows are left out here. The weather is in local standard time, and its
+// labels mark the end of an hour.
 type NREL struct {
 	// Zone is the IANA time zone of the buildings.
 	Zone string
-	// LocalLabels means that the labels of the time series are in local standard time. This
-	// is so in files that users simulated themselves with the tools, but not in published
+	// LocalLabels means that the labels of the time series are in local standard time. This is
+	// the case in files that users simulated themselves with NREL's tools, but not in published
 	// files.
 	LocalLabels bool
 	// Column is the name of the column with the energy in kWh. The default is NRELColumn.
@@ -42,7 +42,7 @@ const NRELColumn = "out.electricity.total.energy_consumption"
 // eastern is the clock of the published labels.
 var eastern = time.FixedZone("EST", -5*3600)
 
-// Open indexes a folder and reads metadata and weather. The time series are read by
+// Open indexes a folder, and reads the metadata and the weather. The time series are read by
 // Import.Each.
 func (n NREL) Open(dir string) (*Import, error) {
 	paths, err := folder(dir, ".parquet", ".csv", ".csv.gz")
@@ -218,8 +218,8 @@ func (n *nrelStock) first() error {
 		n.from, n.to = -1<<62, 1<<62
 		return nil
 	}
-	// The publisher moved rows to before the local new year (in zones west of Eastern time)
-	// or to after the next new year (in zones east of it).
+	// The rows that the publisher moved are before the local new year (in zones west of Eastern
+	// time) or after the next new year (in zones east of Eastern time).
 	local := series.StandardTime(n.zone)
 	n.from, n.to = time.Date(n.year, 1, 1, 0, 0, 0, 0, local).Unix(), time.Date(n.year+1, 1, 1, 0, 0, 0, 0, local).Unix()
 	if moved := n.from - time.Date(n.year, 1, 1, 0, 0, 0, 0, eastern).Unix(); moved > 0 {
@@ -334,7 +334,7 @@ func (n *nrelStock) nameStatics() {
 	}
 }
 
-// readWeather reads the weather file. All meters of a dataset share its weather.
+// readWeather reads the weather file. All meters of a dataset share the weather.
 func (n *nrelStock) readWeather(files []source) error {
 	if n.Weather == "none" {
 		return nil

@@ -7,7 +7,7 @@ const (
 )
 
 // nrelStatics maps our names of static values to the column names of each release, and to
-// the factor that converts the value to square metres or kW.
+// factors that convert the values to square metres or kW.
 var nrelStatics = []struct {
 	name   string
 	theirs []nrelColumn

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// The following rows have the column names and types of the published files. Files have
-// more end uses and more parameters, all as numbers with names of the same form.
+// The following rows have the column names and types of the published files. The published
+// files have more end uses and more parameters. These are all numbers, with names in the same
+// format.
 type (
 	// comstock2023 is a row of 2023/comstock_amy2018_release_1, whose names have no units.
 	comstock2023 struct {

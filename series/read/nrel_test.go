@@ -11,7 +11,7 @@ import (
 	"loadstar/series"
 )
 
-// nrelRow is a row of a published time series, without its hundred other columns.
+// nrelRow is a row of a published time series, without the hundred other columns.
 type nrelRow struct {
 	Building int64   `parquet:"bldg_id"`
 	Time     int64   `parquet:"timestamp,timestamp(microsecond:local)"`
@@ -55,8 +55,8 @@ func TestNREL(t *testing.T) {
 	if in.Interval != 15*time.Minute || !in.Generated || in.Meters != 2 || len(meters) != 2 {
 		t.Errorf("%+v", in)
 	}
-	// Denver is two hours behind Eastern Standard Time, so rows 0 to 7 were moved. Row 8
-	// ends at 02:15 EST and starts at local midnight, 07:00 UTC.
+	// Denver is two hours behind Eastern Standard Time, so rows 0 to 7 were moved. The interval
+	// of row 8 ends at 02:15 EST and starts at local midnight, 07:00 UTC.
 	m := meters[0]
 	if m.ID != "7" || time.Unix(m.Start, 0).UTC().Format(time.RFC3339) != "2018-01-01T07:00:00Z" || len(m.Load) != 92 || m.Load[0] != 4*8 || m.Load[91] != 4*99 {
 		t.Errorf("%s starts at %s with %v", m.ID, time.Unix(m.Start, 0).UTC(), m.Load)
@@ -74,7 +74,7 @@ func TestNREL(t *testing.T) {
 	if want := []float32{185.80608, 600, float32(math.NaN())}; !slices.Equal(meters[1].Static[:2], want[:2]) || !series.Missing(meters[1].Static[2]) || labels[1][2] != "" {
 		t.Errorf("%v, %v", meters[1].Static, labels[1])
 	}
-	// The first hour of the weather starts at local midnight and applies to four quarters.
+	// The first hour of the weather starts at local midnight and applies to four quarter hours.
 	w := in.Weather
 	if w.Start != m.Start || !slices.Equal(w.Names, []string{"temperature", "wind", "humidity", "solar", "direct", "diffuse", "wind_direction"}) ||
 		!slices.Equal(w.Column("temperature"), []float32{-5.6, -5.6, -5.6, -5.6, -6, -6, -6, -6}) || w.Column("solar")[4] != 1 {

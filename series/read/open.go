@@ -37,12 +37,12 @@ var usualNames = map[string][]string{
 	"year_built":       {"year_built"},
 }
 
-// weatherNames and staticNames are the columns that are read if a table has them, in this
-// order.
+// weatherNames and staticNames are the columns that are read, in this order, if a table has
+// them.
 var weatherNames, staticNames = series.WeatherNames(), series.StaticNames()
 
-// Open reads the dataset that a description describes. Root is the folder of shared data
-// for rooted descriptions; if it is empty, Open uses the environment variable RootEnv.
+// Open reads the dataset that a description describes. Root is the folder of shared data for
+// rooted descriptions. If it is empty, Open uses the path in the environment variable RootEnv.
 func Open(d *Description, root string) (*series.Dataset, error) {
 	if d.Generate != "" {
 		return d.generate()
@@ -251,9 +251,9 @@ func (w *weatherReader) read(t table.Table, timeColumn int, names []string, colu
 	})
 }
 
-// weather returns the weather with the given interval, which must divide the interval of
-// the tables. A fault in a weather table is an error, because all meters share the weather
-// and no check reports faults in it.
+// weather returns the weather with the given interval. The interval of the tables must be a
+// multiple of this interval. A fault in a weather table is an error, because all meters share
+// the weather and no check reports faults in it.
 func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) {
 	columns, err := w.builder.Meters()
 	if err != nil {
@@ -286,7 +286,7 @@ func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) 
 	return out, nil
 }
 
-// column returns the index of the column for one of our names.
+// column returns the index of the column in the file for one of our column names.
 func (t *Table) column(in table.Table, name string) (int, error) {
 	if theirs, ok := t.Columns[name]; ok {
 		if theirs == table.FirstColumn {
@@ -355,7 +355,7 @@ func extraNames(columns map[string]string, usual []string) []string {
 // list formats a table's column names for an error message.
 func list(in table.Table) string { return shorten(in.Columns(), 20) }
 
-// shorten joins the names for a message, and leaves out those beyond the given number.
+// shorten joins the names for a message, and leaves out names beyond the given number.
 func shorten(names []string, most int) string {
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)

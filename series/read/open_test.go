@@ -30,7 +30,7 @@ func TestFromTo(t *testing.T) {
 		{[]string{"from: 2020-01-02", "to: 2020-01-03"}, "2020-01-02T00:00:00Z", 24},
 		// From and to are days in the dataset's zone.
 		{[]string{"zone: Europe/Berlin", "from: 2020-01-02", "to: 2020-01-03"}, "2020-01-01T23:00:00Z", 24},
-		// A row whose label is midnight at the end of its interval belongs to the previous
+		// If labels mark the end of the interval, a row labelled midnight belongs to the previous
 		// day.
 		{[]string{"stamp: end", "from: 2020-01-02", "to: 2020-01-03"}, "2020-01-02T22:00:00Z", 2},
 	} {
@@ -130,7 +130,7 @@ func TestWeather(t *testing.T) {
 	if w, err = open(hourly, ", columns: {dew_point: dew}", table); err != nil || w.Column("dew_point")[1] != 8 {
 		t.Errorf("a custom column: %+v, %v", w, err)
 	}
-	// An hourly value applies to four quarters of an hour, here those before its label.
+	// An hourly value applies to four quarter hours, which are here the four before its label.
 	w, err = open("zone: Europe/Berlin\ninterval: 15m", ", interval: 1h, stamp: end, zone: UTC", table)
 	if err != nil {
 		t.Fatal(err)

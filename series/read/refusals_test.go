@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// hoursOf returns rows with a time for each hour of some days.
+// hoursOf returns a row for each hour of the given number of days.
 func hoursOf(days int, layout, sep string, value func(i int) string) string {
 	var b strings.Builder
 	for i := range 24 * days {
@@ -21,8 +21,8 @@ func hoursOf(days int, layout, sep string, value func(i int) string) string {
 
 func plainValue(i int) string { return fmt.Sprintf("%d.5", i%7) }
 
-// TestRefusals checks that a file that cannot be recognised is refused, that the error
-// names the line, the text found there and the remedy, and that nothing is written.
+// TestRefusals checks that a file that cannot be recognised is refused, that the error states
+// the line, what was found there and the remedy, and that nothing is written.
 func TestRefusals(t *testing.T) {
 	iso := "2006-01-02 15:04"
 	for _, c := range []struct {
@@ -111,7 +111,7 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestCountries checks that every country that may be guessed has public holidays, and that
+// TestCountries checks that every country that can be guessed has public holidays, and that
 // every zone exists.
 func TestCountries(t *testing.T) {
 	for zone, country := range zoneCountry {

@@ -15,12 +15,12 @@ import (
 	"loadstar/series/table"
 )
 
-// Setup writes the description of tables. It examines them, asks for the settings that they
+// Setup writes a description of tables. It examines the tables, asks for the settings that they
 // do not show, and opens the dataset before it writes anything.
 type Setup struct {
 	Hints Hints
-	// Given has the settings that the user gave: Name, Zone, Clock, Country, Stamp, Unit and
-	// Reading.
+	// Given contains the settings that the user gave: Name, Zone, Clock, Country, Stamp, Unit
+	// and Reading.
 	Given Description
 	// Replace allows an existing description to be replaced.
 	Replace bool
@@ -31,7 +31,7 @@ type Setup struct {
 type Described struct {
 	Path    string // path of the description
 	Dataset *series.Dataset
-	// Lines describe in plain words the recognised, answered and assumed settings.
+	// Lines describe the recognised, answered and assumed settings in plain words.
 	Lines []string
 	// Left lists the files that are not part of the dataset.
 	Left []string
@@ -86,8 +86,8 @@ func (s Setup) Run(path string) (*Described, error) {
 	return out, d.Write(out.Path)
 }
 
-// weatherLine describes the weather that was recognised, and the share of the readings that it
-// covers.
+// weatherLine describes the weather that was recognised, and the share of the steps without
+// weather.
 func weatherLine(d *Description, data *series.Dataset) string {
 	if d.Weather == nil {
 		return ""
@@ -162,9 +162,10 @@ func observesDST(name string) bool {
 	return january != july
 }
 
-// nonexistent returns a time of the examined rows that does not exist in the zone with
-// daylight saving time, and the line of that time. Whole hours do not count, because a
-// label at the end of an interval may be the hour at which clocks are put forward.
+// nonexistent returns a time in the examined rows that does not exist if the labels follow the
+// zone's daylight saving time, and the line of that time. Whole hours count only if the
+// interval is an hour and labels mark its start, because a label at the end of an interval may
+// be the hour at which clocks are put forward.
 func (s *Survey) nonexistent() (line int, at string) {
 	zone, err := loadZone(s.Description.Zone)
 	if err != nil || len(s.dates) == 0 {
@@ -253,7 +254,8 @@ func (s *Survey) lines() []string {
 // tariff matches the end of a heading that names a tariff.
 var tariff = regexp.MustCompile(`(?i)[ _.-]*(t ?[1-4]|tarif+ ?[1-4]|ht|nt|hp|hc|dag|nacht|tag|day|night|peak|off-?peak)$`)
 
-// sameButTariff reports whether names are equal except for the tariffs at their ends.
+// sameButTariff reports whether the names are equal except for the tariff at the end of each
+// name.
 func sameButTariff(names []string) bool {
 	first := tariff.ReplaceAllString(names[0], "")
 	return !slices.ContainsFunc(names, func(n string) bool { return !tariff.MatchString(n) || tariff.ReplaceAllString(n, "") != first })

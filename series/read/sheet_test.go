@@ -11,7 +11,7 @@ import (
 	"github.com/xuri/excelize/v2"
 )
 
-// workbook writes a spreadsheet. A cell is a text, a number or a time.
+// workbook writes a spreadsheet. A cell is a string, a number or a time.
 func workbook(t *testing.T, sheets map[string][][]any, order ...string) string {
 	t.Helper()
 	f := excelize.NewFile()

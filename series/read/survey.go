@@ -15,21 +15,21 @@ import (
 	"loadstar/series/table"
 )
 
-// Hints are facts that the caller knows, so that Look need not detect them. File names are
-// relative to the folder, and may be patterns.
+// Hints are facts that the caller knows, so that look need not detect them. File names are
+// relative to the folder and may be patterns.
 type Hints struct {
 	Load, Weather, Meters []string
-	// Columns gives the names of those columns of the load table that do not have usual
-	// names.
+	// Columns gives the names in the file of the load table's columns whose names are not the
+	// usual ones.
 	Columns  map[string]string
 	Interval time.Duration
-	// Format and Ignore have the keys of a load table in a description.
+	// Format contains the settings of the load table, as in a description.
 	Format Table
 }
 
-// Survey contains the results of Look.
+// Survey contains the results of look.
 type Survey struct {
-	// Description describes the tables that Look found. It has no zone and clock, because the
+	// Description describes the tables that look found. It has no zone and clock, because the
 	// files do not show them. It has a date format, a unit and a stamp only if the files show
 	// them.
 	Description *Description
@@ -51,7 +51,7 @@ const (
 	tailBytes = 1 << 16
 )
 
-// look finds the tables in a folder, or in one file, and how they are written.
+// look finds the tables in a folder, or in one file, and their formats.
 func look(path string, h Hints) (*Survey, error) {
 	dir, paths := path, []string{path}
 	if info, err := os.Stat(path); err != nil {
@@ -132,8 +132,8 @@ func (l *looker) kind(path string) string {
 	return "?"
 }
 
-// look adds a file. The hints name its kind, or its columns show it. Only means that the
-// folder has no other file.
+// look adds a file. The kind of the file is determined by the hints or by its columns. Only
+// means that the folder has no other file.
 func (l *looker) look(path string, only bool) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
@@ -178,7 +178,7 @@ func (l *looker) look(path string, only bool) error {
 	return nil
 }
 
-// examine reads the columns of a file with the hints that may be about it.
+// examine detects the columns of a file with the hints that can apply to the file.
 func (l *looker) examine(path, kind string, only bool) (*recognize.Finding, error) {
 	known := l.known
 	if kind == "weather" || kind == "meters" {
@@ -186,7 +186,7 @@ func (l *looker) examine(path, kind string, only bool) (*recognize.Finding, erro
 	}
 	f, err := examine(path, known)
 	if err != nil && kind == "?" && !only && len(l.hints.Columns) > 0 {
-		// The named columns may be those of another file.
+		// The named columns may belong to another file.
 		f, err = examine(path, recognize.Hints{})
 		if err == nil && f.Kind == recognize.Load {
 			f.Kind = recognize.Other
@@ -202,7 +202,7 @@ func missingRole(f *recognize.Finding) string {
 	return "load column; name it with --column load=NAME"
 }
 
-// examine detects the format from the beginning of a file.
+// examine detects the format of a file from the beginning and the end of the file.
 func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
 	in, err := os.Open(path)
 	if err != nil {
@@ -328,7 +328,7 @@ func (l *looker) agree(f *recognize.Finding) error {
 		if !maps.Equal(a, b) || a["meter"] != "" || l.hints.Columns["meter"] != "" {
 			return fmt.Errorf("its columns differ from those of %s, which is also a load table; choose the load files with --load", other)
 		}
-		// Each file names the load column after its meter.
+		// The load column of each file is named after the file's meter.
 		for _, x := range append(s.load, f) {
 			x.AsWide()
 		}

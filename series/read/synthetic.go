@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// saysSynthetic reports whether the first line of a load table says that its data is
-// synthetic, as the generator's tables do. All output made from such data must also say so.
+// saysSynthetic reports whether the first line of a load table states that the data is
+// synthetic. The generator's tables have such a line. All output made from such data must also
+// state this.
 func (s *Survey) saysSynthetic() bool {
 	for _, name := range s.names {
 		f, err := os.Open(filepath.Join(s.dir, name))

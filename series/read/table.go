@@ -12,7 +12,7 @@ import (
 	"loadstar/series/table"
 )
 
-// source is a file with a table in it, on disk or, in tests, in memory.
+// source is a file that contains a table. It is on disk or, in tests, in memory.
 type source struct {
 	name string
 	open func() (file, error)
@@ -55,8 +55,8 @@ func (s source) read(format table.Format, f func(table.Table) error) error {
 // errEnough is returned by a callback to stop reading a table before its end.
 var errEnough = errors.New("enough")
 
-// newTable opens a file as Parquet, as a spreadsheet, or as CSV, which may be gzipped. It detects
-// the format by the first bytes.
+// newTable opens a file as Parquet, as a spreadsheet, or as CSV, which may be gzipped. It
+// detects the format from the first bytes.
 func newTable(f file, format table.Format) (table.Table, error) {
 	var magic [4]byte
 	n, err := io.ReadFull(f, magic[:])

@@ -251,8 +251,8 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// TestYearInEveryForm checks that all supported time formats give the same year of
-// readings.
+// TestYearInEveryForm checks that the same year of readings is read from all supported time
+// formats.
 func TestYearInEveryForm(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Adelaide", "America/Santiago", "Africa/Casablanca", "Asia/Kolkata", "Pacific/Chatham", "Europe/Dublin"} {
 		for _, interval := range []time.Duration{time.Hour, 15 * time.Minute} {

@@ -149,8 +149,8 @@ func (f *Finding) findLoad(h Hints, rest []int, kinds []content) error {
 	return nil
 }
 
-// long completes a table with one column of loads. It ignores the other columns, except a
-// column that names the meter.
+// long completes a table with one column of loads. It ignores the other columns, unless one of
+// them names the meter.
 func (f *Finding) long(h Hints, others, all []int, kinds []content) {
 	f.ignore(others)
 	if h.Columns["meter"] == "" {

@@ -39,8 +39,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestSpreadTies sorts 18 meters with equal means. The order is that of
-// np.argsort(np.zeros(18)), in numpy 1.24.
+// TestSpreadTies sorts 18 meters with equal means. The expected order is the result of
+// np.argsort(np.zeros(18)) in numpy 1.24.
 func TestSpreadTies(t *testing.T) {
 	var all []candidate
 	for i := range 18 {

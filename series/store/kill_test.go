@@ -92,7 +92,8 @@ func run(t *testing.T, path string, after time.Duration, env ...string) (last in
 	return last, cmd.ProcessState.ExitCode()
 }
 
-// check checks that the store has all steps up to the note, and no others.
+// check checks that the store contains all steps before the step in its note, and no other
+// steps.
 func check(t *testing.T, path string, last int64) int64 {
 	t.Helper()
 	s := open(t, path)

@@ -99,8 +99,8 @@ func (s *Store) Dataset(site series.Dataset, clients []string, from, to int64, w
 	return series.NewDataset(site, meters)
 }
 
-// Span returns the start of a client's first step with a usable value and the end of its
-// last one.
+// Span returns the start of a client's first step with a usable value and the end of the last
+// such step.
 func (s *Store) Span(client string) (first, end int64, ok bool, err error) {
 	err = s.file.View(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(daysBucket).Bucket([]byte(client))

@@ -433,7 +433,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad loads 100 days of quarters.
+// BenchmarkLoad loads 100 days of quarter hours.
 func BenchmarkLoad(b *testing.B) {
 	s := fresh(b)
 	from := noon.Unix() - noon.Unix()%86400 - 100*86400

@@ -55,7 +55,8 @@ func TestWeatherKnownThen(t *testing.T) {
 	if w, marks, err := s.Weather(target, target+quarter, target); err != nil || len(w.Names) != 0 || marks != nil {
 		t.Errorf("an empty store has weather: %v %v %v", w, marks, err)
 	}
-	// Forecasts every hour for three days before, then observations for two days after.
+	// There is a forecast every hour for three days before the target, and an observation every
+	// hour for two days after it.
 	for h := int64(-72); h <= 48; h++ {
 		issued := target + h*3600
 		putWeatherRows(t, s, issued, temperature, WeatherRow{target, issued, []float32{float32(h)}})
@@ -67,7 +68,8 @@ func TestWeatherKnownThen(t *testing.T) {
 			t.Errorf("as of %d hours: %g %d, want %g", h, got, mark, want)
 		}
 	}
-	// The value holds for an hour, or until the next one if that is within three hours.
+	// A value applies for an hour, or until the next value if that value follows within three
+	// hours.
 	if got, mark := at(t, s, target+3*quarter, target+86400); got != 0 || mark != Known {
 		t.Errorf("45 minutes later: %g %d", got, mark)
 	}

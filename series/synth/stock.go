@@ -91,9 +91,9 @@ func (s *Stock) Len() int { return len(s.plots) }
 // Steps returns the number of quarter hours.
 func (s *Stock) Steps() int { return len(s.slot) }
 
-// WeatherColumns returns the columns that Weather names: °C, m/s, per cent, W/m2 on a level
-// plane, W/m2 towards the sun, W/m2 of the sky, and degrees from north. All buildings share
-// them. The caller must not change them.
+// WeatherColumns returns the columns that Weather names, in °C, m/s, per cent, W/m2 on a level
+// plane, W/m2 towards the sun, W/m2 of the sky, and degrees from north. All buildings share the
+// columns. The caller must not change them.
 func (s *Stock) WeatherColumns() [][]float32 { return s.air.columns }
 
 // Building returns building i. Unless load is nil, it writes the mean load of each quarter

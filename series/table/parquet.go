@@ -25,7 +25,7 @@ const (
 	valueBytes = 8
 )
 
-// file is a Parquet file. Its wanted columns are read in parallel, one page at a time.
+// file is a Parquet file. Its wanted columns are read side by side, each one page at a time.
 type file struct {
 	r      io.ReaderAt
 	size   int64

@@ -1,7 +1,7 @@
-// Package table reads tables of load readings and the instants of their times. The tables are CSV
-// files in the many formats in which meters are exported, Parquet files and spreadsheets (.xlsx).
-// A spreadsheet is read as the CSV that a spreadsheet program would export, but with unambiguous
-// dates and numbers.
+// Package table reads tables of load readings, and converts the times in them to instants. The
+// tables are CSV files in the many formats in which meters are exported, Parquet files and
+// spreadsheets (.xlsx). A spreadsheet is read as the CSV that a spreadsheet program would
+// export, but with unambiguous dates and numbers.
 //
 // The package does not guess. A [Format] and a [Clock] describe the file, and a value that
 // does not match them is an error.

@@ -107,7 +107,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// check compares every object with the promises in the documents.
+// check checks that an object satisfies what the documentation promises.
 func check(t *testing.T, o runtime.Object) {
 	t.Helper()
 	switch o := o.(type) {

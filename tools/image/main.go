@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// user is the number of the user "nonroot" of common base images.
+// user is the ID of the user "nonroot" in common base images.
 const user = 65532
 
 func main() {
@@ -63,7 +63,7 @@ func create(args []string) error {
 	} {
 		path := filepath.Join(*bin, p.OS+"-"+p.Architecture+p.Variant, *program)
 		if _, err := os.Stat(path); os.IsNotExist(err) {
-			continue // the build is for fewer platforms
+			continue // the build has fewer platforms
 		}
 		i, err := b.image(path, p)
 		if err != nil {
@@ -77,8 +77,8 @@ func create(args []string) error {
 	return write(index, *out, b.at, *version)
 }
 
-// certificates returns the root certificates in a file. They are parsed, so that a file
-// with other content is detected.
+// certificates returns the root certificates in a file. It parses them, so that a file with
+// other content is detected.
 func certificates(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -192,7 +192,7 @@ func (b *builder) tar(entries []entry) ([]byte, error) {
 	return out.Bytes(), w.Close()
 }
 
-// write writes an index as an OCI layout that has one reference, named by the version.
+// write writes an index as an OCI layout that has one reference, whose name is the version.
 func write(index v1.ImageIndex, out string, at time.Time, version string) error {
 	dir, archive := out, strings.HasSuffix(out, ".tar")
 	if archive {
@@ -215,7 +215,8 @@ func write(index v1.ImageIndex, out string, at time.Time, version string) error 
 	return pack(dir, out, at)
 }
 
-// pack writes a folder as a tar file, in the order of names and with one time.
+// pack writes a folder as a tar file, in the order of file names, with the same modification
+// time for all files.
 func pack(dir, out string, at time.Time) (err error) {
 	f, err := os.Create(out)
 	if err != nil {

@@ -38,12 +38,12 @@ func main() {
 	}
 }
 
-// described is the format of git describe for a commit after a tag.
+// described matches the output of git describe for a tag or a commit after a tag.
 var described = regexp.MustCompile(`^v?(\d[0-9A-Za-z.]*(?:-[a-z]+[0-9.]*)?)(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 
-// debianVersion converts a version to one that dpkg sorts correctly. A candidate such as
-// v1.2.0-rc1 comes before 1.2.0, and commits after a tag come after it. Without a tag, the
-// time of the commit decides.
+// debianVersion converts a version to one that dpkg sorts correctly. A release candidate such
+// as v1.2.0-rc1 comes before 1.2.0, and commits after a tag come after the tag. Without a tag,
+// the order is that of the commits' times.
 func debianVersion(v string, at time.Time) string {
 	m := described.FindStringSubmatch(v)
 	if m == nil || !strings.Contains(m[1], ".") {
@@ -222,7 +222,7 @@ func (c *contents) documents() {
 	c.zip(c.b.from("CHANGELOG.md"), to+"changelog.gz")
 }
 
-// tree adds the files in a folder of the repository with the given extension.
+// tree adds the files with the given extension in a folder of the repository.
 func (c *contents) tree(from, to, ending string) {
 	base := c.b.from(from)
 	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {

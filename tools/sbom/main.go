@@ -68,10 +68,11 @@ func (s *sbom) run() error {
 	return nil
 }
 
-// npmPackage is a package that ends up in a bundle.
+// npmPackage is a package that is included in a bundle.
 type npmPackage struct{ name, version, license string }
 
-// npm returns the packages of the lock files that are not only for development.
+// npm returns the packages in the lock files, except for those that are used only for
+// development.
 func (s *sbom) npm() ([]npmPackage, error) {
 	seen := map[npmPackage]bool{}
 	for _, path := range s.locks {
@@ -208,7 +209,7 @@ func text(out *bytes.Buffer, title, dir string) error {
 		found = true
 		fmt.Fprintf(out, "\n%s\n%s, %s\n\n%s\n", strings.Repeat("=", 80), title, f.Name(), bytes.TrimSpace(data))
 	}
-	if !found && strings.HasPrefix(title, "Go ") { // Debian and others put the license elsewhere
+	if !found && strings.HasPrefix(title, "Go ") { // Debian and other distributions put the license elsewhere
 		fmt.Fprintf(out, "\n%s\n%s: BSD-3-Clause, The Go Authors\n", strings.Repeat("=", 80), title)
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Command site writes the documentation as web pages. It converts the Markdown files of the
-// repository and adds a menu and a search, without requests to other sites. A dead link or
-// anchor is an error. The pages work from a folder as well as from a web server.
+// repository, and adds a menu and a search function. The pages make no requests to other sites.
+// A dead link or anchor is an error. The pages work from a folder as well as from a web server.
 package main
 
 import (
@@ -108,7 +108,8 @@ func (s *site) run() error {
 	if err != nil {
 		return err
 	}
-	// A script can be read from a folder, where a page must not fetch JSON.
+	// The index is also written as a script, because a page that is opened from a folder cannot
+	// fetch JSON.
 	if err := s.put("assets/index.js", append(append([]byte("window.searchIndex = "), index...), ";\n"...)); err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (s *site) read() error {
 	return nil
 }
 
-// plain returns the text of a node without its marks.
+// plain returns the text of a node without its markup.
 func plain(n ast.Node, source []byte) string {
 	var out strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function never returns an error
@@ -201,7 +202,8 @@ func plain(n ast.Node, source []byte) string {
 	return out.String()
 }
 
-// headings gives headings the same anchors as code hosts do, so that links work on both.
+// headings gives headings the same anchors as code hosts do, so that links work both there and
+// on the site.
 type headings struct{ seen map[string]bool }
 
 var unwanted = regexp.MustCompile(`[^\p{L}\p{N}\-_ ]`)
@@ -217,7 +219,8 @@ func (h *headings) Generate(value []byte, _ ast.NodeKind) []byte {
 
 func (h *headings) Put(value []byte) { h.seen[string(value)] = true }
 
-// links checks the links of a page and converts those to pages to links of the site.
+// links checks the links of a page, and converts links to Markdown files to links within the
+// site.
 func (s *site) links(p *page) {
 	_ = ast.Walk(p.doc, func(n ast.Node, enter bool) (ast.WalkStatus, error) { // the function never returns an error
 		if !enter {
@@ -377,7 +380,7 @@ func (s *site) write(t *template.Template, p *page, menu []group) error {
 	return s.put(p.html(), out.Bytes())
 }
 
-// tables puts each table into a scrollable box, so that a wide table does not widen a page
+// tables puts each table into a scrollable box, so that a wide table does not make a page wider
 // on a phone.
 func tables(body string) string {
 	body = strings.ReplaceAll(body, "<table>", `<div class="wide" role="region" aria-label="Table" tabindex="0"><table>`)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLinks checks that dead links, dead anchors and foreign pictures are errors, and that
-// valid links lead to the pages of the site.
+// TestLinks checks that dead links, dead anchors and pictures from other sites are errors, and
+// that valid links lead to the pages of the site.
 func TestLinks(t *testing.T) {
 	for name, x := range map[string]struct{ text, problem string }{
 		"good":    {"# Start\n\n[page](docs/README.md#a-part), [own](#start), [file](LICENSE)\n", ""},
@@ -44,7 +44,7 @@ func TestLinks(t *testing.T) {
 			}
 			page, err := os.ReadFile(filepath.Join(out, "index.html"))
 			for _, want := range []string{`href="docs/index.html#a-part"`, `href="#start"`, `href="LICENSE"`} {
-				// A link to the page itself may name it.
+				// A link to the page itself may contain the name of the page.
 				if !strings.Contains(string(page), want) && !strings.Contains(string(page), strings.Replace(want, `"#`, `"index.html#`, 1)) {
 					t.Errorf("no %s: %v", want, err)
 				}

@@ -24,10 +24,10 @@ type comparison struct {
 	} `json:"methods"`
 }
 
-// positions returns the positions of a comparison's marks, by key of shown. Boosting has
+// positions returns the positions of a comparison's marks, by the keys of shown. Boosting has
 // results for some clients only. Its mark is placed relative to the mark of the federated
-// model, at the median of the clients' ratios of errors. The better of the two lengths of
-// local training counts.
+// model, at the median of the clients' ratios of errors. For local training, the better of the
+// two lengths counts.
 func (c comparison) positions() map[string]float64 {
 	at := map[string]float64{}
 	for _, m := range c.Methods {
@@ -109,7 +109,7 @@ func draw(panels [2][]comparison) {
 	fmt.Println("</svg>")
 }
 
-// key returns the entry of shown to which a method belongs.
+// key returns the key in shown to which a method belongs.
 func key(method string) string {
 	switch {
 	case strings.HasPrefix(method, "boosting"):

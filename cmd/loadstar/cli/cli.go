@@ -19,7 +19,7 @@ import (
 	"loadstar/lab/sim"
 )
 
-// The exit codes, which the help topic of that name documents.
+// The exit codes, which [ExitCodes] documents.
 const (
 	exitFailed      = 1
 	exitUsage       = 2
@@ -62,10 +62,11 @@ func Problems(err error) error { return problems{err} }
 // Usage returns an error for a mistake on the command line.
 func Usage(err error) error { return usageError{error: err} }
 
-// Usagef is like [Usage] with a formatted text.
+// Usagef is like [Usage], but formats the message.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
-// Prepare adds help, and errors in flags and arguments, to a program whose commands have been added.
+// Prepare adds help, and the handling of errors in flags and arguments, to a program whose
+// commands have been added.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	setHelp(root)
@@ -73,7 +74,7 @@ func Prepare(root *cobra.Command) {
 	wrap(root)
 }
 
-// Main runs a program with arguments and returns its exit code.
+// Main runs a program with the given arguments and returns its exit code.
 func Main(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)

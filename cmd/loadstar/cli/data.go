@@ -44,8 +44,8 @@ func OpenDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	return d, io.NopCloser(nil), nil
 }
 
-// OpenPlausible opens a dataset without its impossible readings, to train or forecast. It
-// writes the names of meters with such readings to err.
+// OpenPlausible opens a dataset without its impossible readings, for training or forecasting.
+// It writes the names of meters with such readings to err.
 func OpenPlausible(err io.Writer, path, root string) (*series.Dataset, io.Closer, error) {
 	d, closer, failed := OpenDataset(path, root)
 	if failed != nil {

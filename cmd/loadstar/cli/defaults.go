@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// describeDefaults replaces defaults that depend on the machine with words, in the help of
-// cmd and its subcommands. So help and man pages are the same on all machines.
+// describeDefaults replaces defaults that depend on the machine with descriptions in the help
+// of cmd and its subcommands, so that help and man pages are the same on all machines.
 func describeDefaults(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		switch {

@@ -2,8 +2,8 @@ package cli
 
 import "testing"
 
-// TestFit checks that prose is rewrapped without a single word on the last line, and that
-// tables keep their rows.
+// TestFit checks that prose is rewrapped such that no last line consists of a single word, and
+// that tables keep their rows.
 func TestFit(t *testing.T) {
 	for text, want := range map[string]string{
 		"short\nlines stay":                     "short\nlines stay",

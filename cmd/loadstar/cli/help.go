@@ -26,7 +26,7 @@ func SeeAlso(cmd *cobra.Command, what ...string) {
 	cmd.Annotations[seeAlso] = strings.Join(what, ", ")
 }
 
-// usualGroups has the groups of flags that many commands share.
+// usualGroups lists the groups of flags that many commands share.
 var usualGroups = []struct {
 	title string
 	flags []string
@@ -35,12 +35,12 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// OtherCommands is the group of commands that the help only lists by name, because the list
-// of commands must fit one screen.
+// OtherCommands is the group of commands of which the help lists only the names, because the
+// list of commands must fit on one screen.
 const OtherCommands = "More:"
 
-// setHelp sets the help of a command and all its subcommands. Help has one line, examples,
-// usage, text, subcommands, flags in groups, and related commands.
+// setHelp sets the help of a command and all its subcommands. The help consists of one line,
+// examples, usage, text, subcommands, flags in groups, and related commands.
 func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
@@ -87,7 +87,7 @@ func help(w io.Writer, cmd *cobra.Command) {
 		fmt.Fprintf(w, "Examples:\n%s\n\n", cmd.Example)
 	}
 	if len(cmd.Groups()) > 0 {
-		// A program with groups has many commands, and the list must fit one screen.
+		// A program with groups has many commands, and the list must fit on one screen.
 		commands(w, cmd)
 		return
 	}
@@ -185,7 +185,7 @@ func flags(w io.Writer, cmd *cobra.Command, width int) {
 	}
 }
 
-// Glossary prints the terms of the glossary, or the meaning of one.
+// Glossary prints the terms of the glossary, or the meaning of one term.
 func Glossary(w io.Writer, word string) error {
 	var names []string
 	want := strings.ToLower(strings.TrimSpace(word))
@@ -225,11 +225,11 @@ func Glossary(w io.Writer, word string) error {
 	return fmt.Errorf("the glossary has no term %q; %s", word, hint)
 }
 
-// rowHead is the first column of a row in a help text.
+// rowHead matches the first column of a row in a help text.
 var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
 
-// fit breaks text that is wider than the terminal. It rewraps paragraphs of prose, and
-// keeps the columns of tables.
+// fit breaks lines that are wider than the terminal. It rewraps paragraphs of prose, and
+// preserves the columns of tables.
 func fit(text string, width int) string {
 	var all []string
 	for paragraph := range strings.SplitSeq(text, "\n\n") {

@@ -9,10 +9,10 @@ import (
 	"loadstar/fed"
 )
 
-// HoursUsage describes a flag --h.
+// HoursUsage describes the value of a flag such as --h.
 const HoursUsage = "hours, or a duration such as 30m or 2d"
 
-// ParseHours parses a length of time such as 48, which are hours, 48h, 90m or 2d.
+// ParseHours parses a length of time such as 48h, 90m or 2d, or a number of hours such as 48.
 func ParseHours(s string) (time.Duration, error) {
 	if n, err := strconv.Atoi(s); err == nil && n < 1<<20 {
 		return time.Duration(n) * time.Hour, nil
@@ -41,8 +41,8 @@ func ParseSteps(s string, step time.Duration) (int, error) {
 	return int(d / step), nil
 }
 
-// Stride returns the usual number of steps between scored origins: every step if one is
-// forecast, and otherwise 6 hours.
+// Stride returns the usual number of steps between scored origins: every step if only one step
+// is forecast, and otherwise 6 hours.
 func Stride(targets int, step time.Duration) int {
 	if targets == 1 {
 		return 1

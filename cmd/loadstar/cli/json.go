@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// PrintLine writes v as JSON on one line. Messages of the API include fields that are 0,
-// so programs need not handle missing fields.
+// PrintLine writes v as JSON on one line. API messages are written with their zero fields, so
+// programs need not handle missing fields.
 func PrintLine(w io.Writer, v any) error {
 	return json.NewEncoder(w).Encode(withZeros(v))
 }
@@ -24,7 +24,8 @@ func PrintJSON(w io.Writer, v any) error {
 	return enc.Encode(withZeros(v))
 }
 
-// withZeros replaces messages in v, in a slice or in a map with values that encode all fields.
+// withZeros replaces messages with values that encode all fields. v is a message, or a slice or
+// a map of messages.
 func withZeros(v any) any {
 	if m, ok := v.(proto.Message); ok {
 		if reflect.ValueOf(m).IsNil() {

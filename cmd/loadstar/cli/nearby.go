@@ -32,7 +32,7 @@ func explain(err error) error {
 	return err
 }
 
-// hintAt names existing paths near a missing one, or returns "".
+// hintAt returns a hint that names existing paths near a missing one, or "".
 func hintAt(path string) string {
 	path = filepath.Clean(path)
 	dir, base := filepath.Split(path)
@@ -69,7 +69,8 @@ func cleanDir(dir string) string {
 	return dir
 }
 
-// entries returns the names in a folder without hidden ones, or nil if it cannot be read.
+// entries returns the names in a folder, except for hidden ones, or nil if the folder cannot be
+// read.
 func entries(dir string) []string {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -106,7 +107,7 @@ func existing(dir string) string {
 	}
 }
 
-// alike returns the names with an extension, or all names if there are none.
+// alike returns the names with the given extension, or all names if there are none.
 func alike(names []string, ext string) []string {
 	same := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return filepath.Ext(n) != ext })
 	if len(same) == 0 {

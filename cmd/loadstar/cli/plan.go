@@ -26,7 +26,7 @@ func ReadPlan(path string, rounds int) (*fed.Plan, error) {
 	return p, nil
 }
 
-// ResolvePlan resolves a plan by the interval of its data. It warns if the plan counts steps
+// ResolvePlan resolves a plan with the interval of its data. It warns if the plan counts steps
 // and the number looks like hours.
 func ResolvePlan(notice io.Writer, p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	if w := recipe.CountsSteps(p, step); w != "" {

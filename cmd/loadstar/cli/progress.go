@@ -60,7 +60,7 @@ func (p *Progress) Set(done int, note string) {
 	p.bar.SetCurrent(int64(done))
 }
 
-// Show updates the bar with a count and a text that takes the place of the estimated time.
+// Show updates the bar with a count and a text that replaces the estimated time.
 func (p *Progress) Show(done int, text string) {
 	if p.bar == nil {
 		return
@@ -90,7 +90,7 @@ func (s *Stages) Set(done, total int, note string) {
 	s.bar.Set(done, note)
 }
 
-// Show is like Set, with a text instead of the remaining time.
+// Show is like Set, but displays a text instead of the remaining time.
 func (s *Stages) Show(done, total int, text string) {
 	s.next(total)
 	s.bar.Show(done, text)

@@ -16,8 +16,7 @@ import (
 
 // Document writes the documentation of a program. 'man DIR' writes man pages, dated by
 // SOURCE_DATE_EPOCH. 'reference' prints an introduction and the reference of all commands.
-// Document returns if the arguments request neither of these. Released programs do not
-// contain it.
+// Document returns only if the arguments request neither. Released programs do not contain it.
 func Document(newRoot func() *cobra.Command, introduction string) {
 	var err error
 	switch {
@@ -47,8 +46,8 @@ func writeMan(root *cobra.Command, dir string) error {
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Loadstar", Manual: "User Commands"}, dir)
 }
 
-// documented reports whether a command does something itself. Command groups only print
-// their help.
+// documented reports whether a command does anything itself; command groups only print their
+// help.
 func documented(c *cobra.Command) bool {
 	return c.Runnable() && (!c.HasSubCommands() || c.Flags().HasAvailableFlags())
 }
@@ -111,7 +110,8 @@ func reference(root *cobra.Command) string {
 	return out.String()
 }
 
-// sharedBy is the minimum number of commands with the same flag for which it is described only once.
+// sharedBy is the minimum number of commands that must share a flag for the flag to be
+// described only once.
 const sharedBy = 8
 
 const flagHead = "| flag | meaning | default |\n|---|---|---|\n"
@@ -121,7 +121,7 @@ type flagRow struct{ name, row string }
 // flagRows returns the rows of a command's flags.
 func flagRows(c *cobra.Command) (rows []flagRow) {
 	flags := c.NonInheritedFlags()
-	flags.AddFlagSet(c.InheritedFlags()) // of pki
+	flags.AddFlagSet(c.InheritedFlags()) // flags inherited from the command pki
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return

@@ -18,8 +18,8 @@ type Table interface {
 	Flush() error
 }
 
-// NewTable returns a table with aligned columns. If w is a table of [NewCSV], NewTable
-// returns it, so commands need only one code path for both forms.
+// NewTable returns a table with aligned columns. If w is a table of [NewCSV], NewTable returns
+// w, so commands need only one code path for both formats.
 func NewTable(w io.Writer, flags uint) Table {
 	if t, ok := w.(*csvTable); ok {
 		return t

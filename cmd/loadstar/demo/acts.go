@@ -11,7 +11,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// train runs the plan with the fleet, and kills an agent on the way.
+// train runs the plan with the fleet, and kills an agent during training.
 func (x *show) train(ctx context.Context) error {
 	began := time.Now()
 	r, err := x.fleet.StartRun(ctx, &v1.StartRunRequest{Plan: string(fleetPlan(x.Rounds)), Clients: int64(x.Clients)})
@@ -79,7 +79,7 @@ func merged(rounds []*v1.Round) (n int) {
 
 // lastError describes the newest validation error of the shared weights.
 func lastError(rounds []*v1.Round) string {
-	for _, r := range rounds { // the newest first
+	for _, r := range rounds { // newest first
 		if r.Evaluated > 0 {
 			return fmt.Sprintf(", %+.0f %% against last week", 100*(r.RelativeMae-1))
 		}
@@ -87,7 +87,7 @@ func lastError(rounds []*v1.Round) string {
 	return ""
 }
 
-// trained notes what the ledger says about a finished run, and releases its model.
+// trained reports what the ledger contains about a finished run, and releases its model.
 func (x *show) trained(ctx context.Context, now *v1.GetRunResponse, took time.Duration) (err error) {
 	x.result.Rounds = len(now.Rounds)
 	if x.result.Receipts, err = x.fleet.receipts(ctx, now.Run.Id, now.Rounds, &x.result.Killed, x.victim().clients); err != nil {
@@ -146,7 +146,8 @@ func (x *show) release(ctx context.Context) error {
 	return nil
 }
 
-// lapse delivers the remaining days, and makes the other methods' forecasts for these days.
+// lapse delivers the readings of the remaining days, and makes the other methods' forecasts for
+// these days.
 func (x *show) lapse(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.paper.others(ctx, x.kernel, alonePlan(), filepath.Join(x.dir, "alone")) })
@@ -155,7 +156,7 @@ func (x *show) lapse(ctx context.Context) error {
 }
 
 // arrive moves the clock from issue to issue. At each issue, agents get the new readings and
-// forecast.
+// make forecasts.
 func (x *show) arrive(ctx context.Context) error {
 	from, done, total := x.stage.arrive, 0, x.paper.cutoffs()+1
 	for cutoff := x.paper.first; from < x.stage.end; cutoff += every {

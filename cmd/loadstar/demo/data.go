@@ -22,17 +22,17 @@ const (
 	daySeconds = 24 * 60 * 60
 )
 
-// stage has the generated readings.
+// stage contains the generated readings.
 type stage struct {
 	all *series.Dataset // all readings and the weather
-	// arrive is the time of the first reading that training does not see, and end is the end
-	// of the last reading. Both are midnights at the buildings in Unix seconds.
+	// arrive is the time of the first reading that is not used for training, and end is the end
+	// of the last reading. Both are midnights on the buildings' clock, in Unix seconds.
 	arrive, end int64
 }
 
 // newStage generates buildings with readings up to the end of yesterday.
 func newStage(seed uint64, buildings int, today time.Time) (*stage, error) {
-	const zone = "America/Chicago" // the generator's
+	const zone = "America/Chicago" // the generator's zone
 	place, err := time.LoadLocation(zone)
 	if err != nil {
 		return nil, fmt.Errorf("%w; install the time zone database (tzdata)", err)
@@ -66,7 +66,7 @@ func newStage(seed uint64, buildings int, today time.Time) (*stage, error) {
 }
 
 // part returns the readings of agent i of n in [from, to), with all the weather. Buildings are
-// dealt out in turn.
+// assigned to the agents in turn.
 func (s *stage) part(i, n int, from, to int64) (*series.Dataset, error) {
 	var meters []series.Meter
 	for k := i; k < s.all.Len(); k += n {

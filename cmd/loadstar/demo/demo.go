@@ -1,6 +1,6 @@
-// Package demo shows the product in a minute, with a server and agents in one process and
-// with generated buildings. It uses the real server and agents. Agents have their own
-// folders and talk to the server over mutual TLS, and one of them is killed during training.
+// Package demo shows the product in a minute, with a server and agents in one process and with
+// generated buildings. It uses the real server and agents. The agents have their own folders
+// and communicate with the server over mutual TLS, and one of them is killed during training.
 package demo
 
 import (
@@ -40,7 +40,7 @@ type Config struct {
 	Browse func(url string)
 	// Stay, if not nil, is called with the result. The pages are served until it returns.
 	Stay func(*Result)
-	// Out receives the text for people. Bar shows progress in a line, and may be nil.
+	// Out receives human-readable text. Bar shows progress on one line, and may be nil.
 	Out io.Writer
 	Bar func(done, total int, note string)
 	// Version is the displayed version of the program.
@@ -71,9 +71,9 @@ func Defaults() Config {
 	return Config{Clients: 42, Agents: 4, Rounds: defaultRounds, Port: 7445, Seed: 1, Today: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
 }
 
-// Result is what the demo measured.
+// Result contains the measurements of the demo.
 type Result struct {
-	Generated bool     `json:"generated"` // always: no meter measured the readings
+	Generated bool     `json:"generated"` // always true: no meter measured the readings
 	Seed      uint64   `json:"seed"`
 	Today     string   `json:"today"`
 	Clients   int      `json:"clients"`
@@ -99,8 +99,8 @@ type Result struct {
 	Page             string   `json:"page"`
 	AgentPages       []string `json:"agent_pages"`
 	Folder           string   `json:"folder,omitempty"`
-	// Continue has the commands that continue with the folder after the demo has ended, one for
-	// the server and one for each agent.
+	// Continue contains the commands that continue with the folder after the demo has ended, one
+	// for the server and one for each agent.
 	Continue   []string `json:"continue,omitempty"`
 	Seconds    float64  `json:"seconds"`
 	CPUSeconds float64  `json:"cpu_seconds"`
@@ -112,9 +112,9 @@ type Killed struct {
 	Clients int     `json:"clients"`
 	Round   int     `json:"round"`
 	Back    bool    `json:"back"`
-	Seconds float64 `json:"seconds"` // until it was back
-	// Missed is the number of its clients' updates that were not counted from the round of its
-	// death on. CountedAfter is the number that were counted.
+	Seconds float64 `json:"seconds"` // time until it was back
+	// Missed is the number of its clients' updates that were not counted, and CountedAfter the
+	// number of those that were, both from the round in which it was killed.
 	Missed       int64 `json:"missed"`
 	CountedAfter int64 `json:"counted_after"`
 }
@@ -139,7 +139,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	return result, errors.Join(err, x.close(), remove())
 }
 
-// folder makes the folder of a demo.
+// folder creates the folder of a demo.
 func folder(keep string) (dir string, remove func() error, err error) {
 	if keep == "" {
 		dir, err = os.MkdirTemp("", "loadstar-demo-")
@@ -187,7 +187,7 @@ func (x *show) run(ctx context.Context) (*Result, error) {
 	err := x.acts(ctx)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			err = cause // why everything else was cancelled
+			err = cause // the reason why everything else was cancelled
 		}
 		return nil, err
 	}

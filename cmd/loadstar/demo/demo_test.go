@@ -17,13 +17,14 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// mostCPU is the most CPU time of a demo in seconds. It is a budget of CPU time because the
-// time on the clock depends on what else the machine does. The demo is made for 60 s, and takes
-// 40 to 55 s on the machine where it was made; the rest is for slower ones.
+// mostCPU is the maximum CPU time of a demo in seconds. The limit applies to CPU time because
+// elapsed time depends on what else the machine does. The demo is designed for 60 s, and takes
+// 40 to 55 s on the machine on which it was developed; the rest is a margin for slower
+// machines.
 const mostCPU = 90
 
-// TestDemo runs the demo as users do, and checks what it claims, for three
-// seeds. None of them was used to choose the plan.
+// TestDemo runs the demo as users do, and checks its claims, for three seeds. None of them was
+// used to choose the plan.
 func TestDemo(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains three fleets; CI runs the command and checks its last line")
@@ -72,7 +73,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// pages checks the pages of server and agents while they are up.
+// pages checks the pages of the server and the agents while they are being served.
 func pages(t *testing.T, r *Result) {
 	t.Helper()
 	get := func(url string) string {
@@ -108,7 +109,7 @@ func pages(t *testing.T, r *Result) {
 	}
 }
 
-// TestInterrupted checks that an interrupted demo ends soon and leaves nothing.
+// TestInterrupted checks that an interrupted demo ends soon and leaves no files behind.
 func TestInterrupted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")

@@ -19,16 +19,16 @@ import (
 // fleet is the server, as an operator sees it.
 type fleet struct {
 	v1.OperatorServiceClient
-	address string // for agents
-	page    string // of the dashboard
+	address string // address for agents
+	page    string // address of the dashboard
 }
 
-// pollEvery is the time between two check-ins of an agent. The usual second would be most of
-// a round here.
+// pollEvery is the time between two check-ins of an agent. The usual second would take up most
+// of a round here.
 const pollEvery = 100 * time.Millisecond
 
 // startServer starts a server with a ledger, a queue and weights in a folder, and returns when
-// it is ready. It ends with ctx; done is then closed.
+// it is ready. The server stops when ctx ends, and then closes done.
 func startServer(ctx context.Context, dir string, c Config, links []web.Link, failed chan<- error) (f *fleet, done <-chan struct{}, err error) {
 	ready, ended := make(chan string, 1), make(chan struct{})
 	page, err := freePort(c.Port)
@@ -74,8 +74,7 @@ func startServer(ctx context.Context, dir string, c Config, links []web.Link, fa
 	return f, ended, nil
 }
 
-// freePort returns an address with a free port, which is the given one or one of the next
-// hundred.
+// freePort returns an address with a free port: the given port or one of the next hundred.
 func freePort(port int) (string, error) {
 	for p := port; p <= min(port+100, 65535); p++ {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(p))
@@ -98,7 +97,7 @@ func (f *fleet) login(ctx context.Context) (string, error) {
 	return strings.TrimSuffix(f.page, "/") + "/#/login?code=" + r.Code, nil
 }
 
-// Receipts has the ledger's figures about the run's updates.
+// Receipts contains the ledger's figures for the run's updates.
 type Receipts struct {
 	// Asked is the number of requested updates, and Counted the number of receipts.
 	// Late updates arrived after their round had closed.
@@ -106,14 +105,14 @@ type Receipts struct {
 	Counted int64 `json:"counted"`
 	Late    int64 `json:"late"`
 	Lost    int64 `json:"lost"`
-	// Twice is the number of receipts beyond the first of a client and round.
+	// Twice is the number of surplus receipts, beyond one for each client and round.
 	Twice int64 `json:"twice"`
 	// Missing is the number of counted updates without a receipt.
 	Missing int64 `json:"missing"`
 }
 
-// receipts reads the receipts of a run and compares them with its rounds. It also notes what
-// happened to the killed agent.
+// receipts reads the receipts of a run and compares them with its rounds. It also records in k
+// what happened to the killed agent.
 func (f *fleet) receipts(ctx context.Context, run string, rounds []*v1.Round, k *Killed, clients []string) (r Receipts, err error) {
 	for _, x := range rounds {
 		r.Asked, r.Counted, r.Late, r.Lost = r.Asked+x.Asked, r.Counted+x.Counted, r.Late+x.Late, r.Lost+x.Lost

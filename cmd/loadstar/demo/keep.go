@@ -10,7 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// write writes the agent's history and configuration. 'loadstar agent run' can go on with them.
+// write writes the agent's history and configuration, with which 'loadstar agent run' can
+// continue.
 func (s *site) write(past *series.Dataset) error {
 	for i := range past.Len() {
 		s.clients = append(s.clients, past.Meter(i).ID)
@@ -42,7 +43,8 @@ const (
 )
 
 // goOn returns the commands that continue with a kept folder, one for the server and one for
-// each agent. The server's port must not change, because agents use it in its address.
+// each agent. The server's port must not change, because it is part of the address that the
+// agents use.
 func (x *show) goOn() []string {
 	port := x.fleet.address[strings.LastIndex(x.fleet.address, ":"):]
 	all := []string{fmt.Sprintf("loadstar serve --dir %s --listen 127.0.0.1%s --web %s", quoted(filepath.Join(x.dir, "server")), port,

@@ -17,8 +17,8 @@ import (
 	"loadstar/server"
 )
 
-// TestKeep checks that the commands that the demo prints go on with a kept folder: the server
-// has the release, and an agent checks in and knows its buildings.
+// TestKeep checks that the commands that the demo prints continue with a kept folder: the
+// server has the release, and an agent checks in and knows its buildings.
 func TestKeep(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a fleet")
@@ -70,7 +70,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, a := range all.Agents {
-			seen = seen || a.Id == me.ID() && a.Seen > began // in seconds
+			seen = seen || a.Id == me.ID() && a.Seen > began // both are in seconds
 		}
 		select {
 		case err := <-agents:
@@ -83,7 +83,7 @@ func TestKeep(t *testing.T) {
 		select {
 		case ended := <-agents:
 			t.Fatalf("the agent has ended: %v; %v", ended, err)
-		case <-time.After(pollEvery): // it can check in before its page is up
+		case <-time.After(pollEvery): // the agent can check in before its page is served
 		}
 	}
 	said, err := io.ReadAll(answer.Body)

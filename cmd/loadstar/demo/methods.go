@@ -37,14 +37,14 @@ var methodNames = [methods]string{"last week's profile", "median of 28 days", "r
 // the forecasts at these times.
 const every = 6 * 60 * 60
 
-// paper has each method's forecasts for the days that arrived after training.
+// paper contains each method's forecasts for the days that arrived after training.
 type paper struct {
 	stage *stage
 	first int64 // cutoff of the first forecast that is compared
 
 	mu     sync.Mutex
 	rows   [methods]map[string][]float64 // by client: a row of 24 values for each cutoff
-	inside map[string][2]int             // by client: loads in the federated forecasts' interval, and all
+	inside map[string][2]int             // by client: number of loads in the federated forecasts' interval, and of all loads
 }
 
 func newPaper(s *stage) *paper {
@@ -55,10 +55,10 @@ func newPaper(s *stage) *paper {
 	return p
 }
 
-// cutoffs is the number of forecasts of a client that are compared.
+// cutoffs returns the number of forecasts of a client that are compared.
 func (p *paper) cutoffs() int { return int((p.stage.end-1-p.first)/every) + 1 }
 
-// set notes a method's forecast for step k after a cutoff.
+// set records a method's forecast for step k after a cutoff.
 func (p *paper) set(method int, client string, cutoff int64, k int, v float64) {
 	n := (cutoff - p.first) / every
 	if cutoff < p.first || (cutoff-p.first)%every != 0 || n >= int64(p.cutoffs()) || k < 0 || k >= ahead {
@@ -77,7 +77,7 @@ func (p *paper) set(method int, client string, cutoff int64, k int, v float64) {
 	rows[int(n)*ahead+k] = v
 }
 
-// take notes what agents issued.
+// take records the forecasts that agents issued.
 func (p *paper) take(all []*live.Issued) {
 	for _, x := range all {
 		i := p.meter(x.Client)
@@ -139,7 +139,7 @@ func (p *paper) lastWeek() {
 	}
 }
 
-// split divides all days as the fleet does, which has only the first of them.
+// split divides all days in the same way as the fleet, which has only the first days.
 func split() series.Split {
 	const all = trainDays + checkDays + testDays
 	return series.Split{Train: float64(trainDays) / all, Validation: float64(checkDays) / all}
@@ -168,7 +168,7 @@ func (p *paper) baseline(ctx context.Context, method int, name string) error {
 		}
 		for c := p.first; c < p.stage.end; c += every {
 			next := int((c - m.Start) / d.Seconds())
-			known := out[:min(ahead, len(m.Load)-next)] // what can be compared
+			known := out[:min(ahead, len(m.Load)-next)] // steps that can be compared
 			if !b.Forecast(known, next-1) {
 				continue
 			}
@@ -221,15 +221,15 @@ func (p *paper) alone(ctx context.Context, k *kernel.Set, plan []byte, dir strin
 			if err != nil {
 				return err
 			}
-			// Replay in two parts, so that the first forecast follows as many replayed days as
-			// for an agent's new model.
+			// Replay in two parts, so that the first forecast follows as many replayed days as the
+			// first forecast of an agent with a new model.
 			return errors.Join(r.Advance(s, i, &c, nil, p.first), r.Advance(s, i, &c, nil, p.stage.end))
 		})
 	}
 	return g.Wait()
 }
 
-// Method is the result of a method.
+// Method contains the results of a method.
 type Method struct {
 	Name string `json:"name"`
 	// ErrorPercent is the mean absolute error in per cent of the mean load.
@@ -243,7 +243,7 @@ type Method struct {
 }
 
 // compare computes the errors over the steps that all methods forecast. It also returns the
-// number of steps and the number of buildings that have any.
+// number of these steps, and the number of buildings that have any of them.
 func (p *paper) compare() (out []Method, steps, clients int) {
 	d := p.stage.all
 	var errs, relative [methods][]float64

@@ -3,18 +3,18 @@ package demo
 import "fmt"
 
 // The training of the demo. Rounds, steps, rates and decay were chosen on the fleets with the
-// seeds 101, 102 and 103; the demo shows others (decision 30).
+// seeds 101, 102 and 103; the demo uses other fleets (decision 30).
 const (
 	defaultRounds = 40
-	steps         = 16  // of a client in a round
+	steps         = 16  // steps of a client in a round
 	aloneSteps    = 640 // as many as the federated plan takes
 	deadline      = 5   // seconds
 	quorum        = 0.7
 )
 
-// fleetPlan returns plans/day-ahead.yaml with fewer and longer rounds. With a deadline and a
-// quorum, a round continues without an agent that died. A plan must leave a share for
-// testing, so one day of the readings is unused.
+// fleetPlan returns plans/day-ahead.yaml with fewer and longer rounds. Because of its deadline
+// and quorum, a round continues without an agent that was killed. A plan must leave a share of
+// the data for testing, so one day of the readings is unused.
 func fleetPlan(rounds int) []byte {
 	return fmt.Appendf(nil, `name: day-ahead
 model:
@@ -32,8 +32,8 @@ evaluate: {every: 8}
 }
 
 // alonePlan returns the plan for buildings that train alone, with the same model and the same
-// days. Its rate and its number of steps were chosen separately on the same fleets. They had
-// the lowest error of all that were tried.
+// days. Its rate and its number of steps were chosen separately, on the same fleets. Of all
+// combinations that were tried, they had the lowest error.
 func alonePlan() []byte {
 	return fmt.Appendf(nil, `name: alone
 model:

@@ -37,9 +37,8 @@ func (c *clock) set(cutoff int64) { c.unix.Store(cutoff + int64(delay/time.Secon
 // delay is how long after the end of a step an agent waits for readings.
 const delay = 2 * time.Minute
 
-// relaxed lists the changes to the agents' default policy. The buildings have only 100
-// days of readings and may be few. They need no protection, because they are
-// generated.
+// relaxed lists the changes to the agents' default policy. The buildings have only 100 days of
+// readings, and there may be few of them. They need no protection, because they are generated.
 var relaxed = []string{"least_client_examples=500", "whole_blocks=false", "least_cohort=2", "least_merge=2", "least_fleet=2"}
 
 // ahead is the number of steps that agents forecast.
@@ -49,16 +48,16 @@ const ahead = 24
 // interface and page. It can be stopped at any time and restarted.
 type site struct {
 	name, dir string
-	version   string // of the program
+	version   string // version of the program
 	clients   []string
 	stage     *stage
 	clock     *clock
 	log       *slog.Logger
-	shift     int64 // days from the clock's time to the real one
+	shift     int64 // days from the clock's time to real time
 	wire      *wire
-	each      func([]*live.Issued) // is told about all forecasts
-	listener  net.Listener         // of its page, until it starts
-	address   string               // of its page
+	each      func([]*live.Issued) // receives all forecasts
+	listener  net.Listener         // listener of the page, until the agent starts
+	address   string               // address of the page
 
 	service *live.Service
 	agent   *command.Agent // nil while it is stopped
@@ -120,7 +119,7 @@ func (s *site) end() error {
 	return err
 }
 
-// dated changes the dates in reports to the server's clock, because a server drops reports
+// dated converts the dates in reports to the server's clock, because a server drops reports
 // that are older than 90 days.
 type dated struct {
 	release.Host
@@ -136,7 +135,7 @@ func (d dated) Reports() ([]release.Report, func()) {
 	return all, sent
 }
 
-// deliver sends the readings of [from, to), as a meter does. Some are missing.
+// deliver sends the readings of [from, to), as a meter does. Some readings are missing.
 func (s *site) deliver(ctx context.Context, d *series.Dataset, from, to int64) error {
 	body := []byte("unique_id,ds,y\n")
 	for i := range d.Len() {
@@ -152,7 +151,7 @@ func (s *site) deliver(ctx context.Context, d *series.Dataset, from, to int64) e
 }
 
 // announce sends the weather of [from, to), as a weather service does. It is a forecast without
-// error.
+// errors.
 func (s *site) announce(ctx context.Context, from, to int64) error {
 	w, step := s.stage.all.Weather, s.stage.all.Seconds()
 	body := []byte("ds," + strings.Join(w.Names, ","))
@@ -184,7 +183,7 @@ func (s *site) post(ctx context.Context, path string, body []byte) error {
 	return err
 }
 
-// newSite makes the folder of an agent.
+// newSite creates an agent and its folder.
 func newSite(dir string, number int, st *stage, c *clock, l *lookout, log *slog.Logger, failed chan<- error) (*site, error) {
 	name := fmt.Sprintf("agent-%d", number)
 	s := &site{

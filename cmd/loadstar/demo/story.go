@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// story tells people what happens.
+// story prints what happens in the demo.
 type story struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -24,7 +24,7 @@ func newStory(out io.Writer, show func(done, total int, note string)) *story {
 	return &story{out: out, show: show, began: time.Now()}
 }
 
-// print writes a line. It ignores errors, because then nobody reads the output.
+// print writes a line. It ignores errors, because if writing fails, nobody reads the output.
 func (s *story) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *story) say(format string, args ...any) {
 	s.print("%5.1f s  %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// note continues what say told.
+// note prints a line that continues the last event.
 func (s *story) note(format string, args ...any) { s.print("         "+format, args...) }
 
 func (s *story) bar(done, total int, note string) {

@@ -23,8 +23,8 @@ type wire struct {
 	base    http.RoundTripper
 	looking *lookout
 
-	bytes   atomic.Int64 // of bodies
-	found   atomic.Int64 // readings
+	bytes   atomic.Int64 // bytes of all bodies
+	found   atomic.Int64 // readings found
 	unread  atomic.Int64 // bodies that could not be searched, because they are encoded
 	dead    atomic.Bool
 	dieAt   atomic.Int64 // round at whose first result the agent dies, or -1
@@ -67,8 +67,8 @@ func (w *wire) CloseIdleConnections() {
 	}
 }
 
-// dies reports whether the agent dies with this request, and lets it die. It may replace the
-// body by a copy.
+// dies reports whether the agent dies with this request, and if so, marks it as dead. It may
+// replace the body with a copy.
 func (w *wire) dies(r *http.Request) bool {
 	round := w.dieAt.Load()
 	if round < 0 || r.Body == nil || !strings.HasSuffix(r.URL.Path, "/Exchange") {
@@ -76,7 +76,7 @@ func (w *wire) dies(r *http.Request) bool {
 	}
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
-		return false // the transport finds out too
+		return false // the transport will report it
 	}
 	r.Body, r.GetBody = io.NopCloser(bytes.NewReader(data)), nil
 	var q v1.ExchangeRequest
@@ -88,12 +88,12 @@ func (w *wire) dies(r *http.Request) bool {
 	return true
 }
 
-// watched is a body that is searched as it is sent. It may be closed during a read.
+// watched is a body that is searched while it is sent. It may be closed during a read.
 type watched struct {
 	io.ReadCloser
 	wire *wire
 	mu   sync.Mutex
-	rest []byte // what was read and not searched yet, because a reading may be in two reads
+	rest []byte // bytes that were read but not searched yet, because a reading may span two reads
 }
 
 func (b *watched) Read(p []byte) (int, error) {
@@ -122,9 +122,9 @@ func (b *watched) Close() error {
 const window = 16
 
 // lookout finds pairs of consecutive readings in bytes. A single reading has only four bytes,
-// which occur in millions of weights by chance. A pair of two different readings does not.
+// which occur by chance among millions of weights. A pair of different readings does not.
 type lookout struct {
-	seen32, seen64 []uint64 // bits by hash, so that most bytes need only one look
+	seen32, seen64 []uint64 // bits by hash, so that most bytes need only one lookup
 	pairs32        map[uint64]struct{}
 	pairs64        map[[2]uint64]struct{}
 }
@@ -133,8 +133,8 @@ const lookoutBits = 22
 
 func slot(x uint64) uint64 { return x * 0x9e3779b97f4a7c15 >> (64 - lookoutBits) }
 
-// newLookout returns a lookout for all readings of a dataset, as numbers of 4 and of 8 bytes
-// in the order of bytes that the protocol uses.
+// newLookout returns a lookout for all readings of a dataset, as numbers of 4 and of 8 bytes in
+// the byte order of the protocol.
 func newLookout(d *series.Dataset) *lookout {
 	l := &lookout{
 		seen32: make([]uint64, 1<<lookoutBits/64), seen64: make([]uint64, 1<<lookoutBits/64),
@@ -144,7 +144,8 @@ func newLookout(d *series.Dataset) *lookout {
 		load := d.Meter(i).Load
 		for k := 1; k < len(load); k++ {
 			a, b := load[k-1], load[k]
-			// Zeros and repeated values are no sign of readings, and missing ones have no value.
+			// Zeros and repeated values do not indicate readings, and missing readings have no
+			// value.
 			if a == b || a == 0 || b == 0 || series.Missing(a) || series.Missing(b) {
 				continue
 			}

@@ -32,7 +32,7 @@ func TestLookout(t *testing.T) {
 	missing := float32(math.NaN())
 	l := newLookout(meters(t, 12.34, 15.61, 15.61, 0, 3.25, missing, 8.125, 9.75))
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the test looks at what was sent
+		_, _ = io.Copy(io.Discard, r.Body) // the test examines what was sent
 	}))
 	defer server.Close()
 	four := func(x ...float32) (b []byte) {
@@ -90,8 +90,8 @@ func TestLookout(t *testing.T) {
 	}
 }
 
-// TestEncoded checks that a body which cannot be searched is not passed over in silence, and
-// that a dead agent sends nothing.
+// TestEncoded checks that a body that cannot be searched is reported, and that a dead agent
+// sends nothing.
 func TestEncoded(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
@@ -118,7 +118,7 @@ func TestEncoded(t *testing.T) {
 	}
 }
 
-// TestLookoutCost checks that searching what a demo sends costs little.
+// TestLookoutCost checks that searching the bytes that a demo sends takes little time.
 func TestLookoutCost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("searches 17 MB")

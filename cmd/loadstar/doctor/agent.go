@@ -135,7 +135,7 @@ func (x *examination) readings(ctx context.Context, c *config.Config) (running b
 	return false
 }
 
-// ages judges the ages of the newest readings by client.
+// ages adds a finding about the ages of the clients' newest readings.
 func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 	if len(ages) == 0 {
 		x.Warn("readings", "check the sources of the clients: loadstar agent check", "no client has any readings")
@@ -191,8 +191,8 @@ func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, e
 	return ages, nil
 }
 
-// get sends a request to a process on this machine. If the answer is an error, it also
-// returns the text.
+// get sends a request to a process on this machine. If the response is an error, get also
+// returns its text.
 func get(ctx context.Context, at, token string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -203,7 +203,7 @@ func get(ctx context.Context, at, token string) (string, error) {
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	// Use no redirect and no proxy, because they would lead to another program.
+	// Use no redirects and no proxy, because they would lead to another program.
 	direct := &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -31,7 +31,7 @@ import (
 type Config struct {
 	// Dir is a server's folder. It is checked if it exists.
 	Dir string
-	// Ports are the server's addresses. Empty ones are skipped.
+	// Ports are the server's addresses. Empty addresses are skipped.
 	Ports []Port
 	// Server and Operator are the address of a server and the folder with a user's
 	// credentials. If the folder does not exist, no server is checked.
@@ -47,7 +47,7 @@ type Config struct {
 // Port is an address for a server to listen on, and its key in server.yaml.
 type Port struct{ Key, Address string }
 
-// Limits below which a check does not warn.
+// Thresholds below which a check does not warn.
 const (
 	daysWarn      = 30 * 24 * time.Hour
 	agentDaysWarn = 48 * time.Hour
@@ -79,7 +79,7 @@ func Run(ctx context.Context, c Config) finding.List {
 	return x.List
 }
 
-// machine checks the common requirements of server and agent.
+// machine checks the requirements that servers and agents share.
 func (x *examination) machine() {
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -167,7 +167,8 @@ func named(holder string) string {
 // processes recorded there. They may differ from the configuration, which applies at the next
 // start.
 func (x *examination) lock() (running bool, listens []Port) {
-	// A server with SQLite holds the last lock, and every server holds one of the others.
+	// A server with SQLite holds the last of these locks, and every server holds one of the
+	// others.
 	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
 		return false, nil // the folder's name is a pattern
@@ -197,7 +198,8 @@ func (x *examination) lock() (running bool, listens []Port) {
 	return running, listens
 }
 
-// noted returns the addresses in a file of a running process. Older servers recorded none.
+// noted returns the addresses in the file of a running process. Older servers did not record
+// any.
 func noted(f *os.File) (all []Port) {
 	byKey := map[string]string{}
 	if b, err := io.ReadAll(io.LimitReader(f, 1<<16)); err != nil || json.Unmarshal(b, &byKey) != nil {
@@ -285,7 +287,7 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 		x.Warn("clock", "check that the address is a Loadstar server's", "the server does not send its time")
 		return
 	}
-	// The header has whole seconds, so half a second is added to it.
+	// The header contains whole seconds, so half a second is added to it.
 	skew := asked.Add(took / 2).Sub(theirs.Add(500 * time.Millisecond))
 	x.Clock("clock", skew, "the server's")
 }

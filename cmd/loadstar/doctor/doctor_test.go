@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/finding"
 )
 
-// want checks that exactly one finding of a check exists, with a level and a text.
+// want checks that there is exactly one finding of a check, with the given level and text.
 func want(t *testing.T, all finding.List, check string, level finding.Level, text string) {
 	t.Helper()
 	n := 0
@@ -56,7 +56,7 @@ func TestMachine(t *testing.T) {
 	want(t, Run(t.Context(), Config{Dir: file, Operator: file}), "folder", finding.Fail, "is not a folder")
 }
 
-// TestRunning checks that a running server's own addresses count, not those of the
+// TestRunning checks that the addresses of a running server are used, not those of the
 // configuration.
 func TestRunning(t *testing.T) {
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func TestRunning(t *testing.T) {
 	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nobody listens")
 }
 
-// TestClock compares the clock with that of servers whose clocks are wrong.
+// TestClock compares the clock with those of servers whose clocks are wrong.
 func TestClock(t *testing.T) {
 	for off, level := range map[time.Duration]finding.Level{0: finding.OK, time.Minute: finding.Warn, -time.Hour: finding.Fail} {
 		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

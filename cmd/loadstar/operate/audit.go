@@ -118,8 +118,8 @@ func exportAudit(ctx context.Context, c *operator, after string, to io.Writer) e
 	}
 }
 
-// lastEvent returns the id in the last line of an export. It removes an incomplete last
-// line, which a killed export left. It does not change a file that is not an export.
+// lastEvent returns the id in the last line of an export. It removes an incomplete last line,
+// which an export leaves if it is killed. It does not change a file that is not an export.
 func lastEvent(f *os.File) (id string, err error) {
 	info, err := f.Stat()
 	if err != nil {

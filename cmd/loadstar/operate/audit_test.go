@@ -28,8 +28,8 @@ func (l *log) ListAudit(_ context.Context, q *v1.ListAuditRequest) (*v1.ListAudi
 	return r, nil
 }
 
-// TestAuditExport exports to a file in three parts. A part that was killed in the middle of a
-// line neither loses nor repeats an event.
+// TestAuditExport exports to a file in three parts. If the export of a part is killed in the
+// middle of a line, no event is lost or repeated.
 func TestAuditExport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	l := &log{}

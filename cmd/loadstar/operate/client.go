@@ -29,7 +29,7 @@ func newClientList() *cobra.Command {
 				for _, x := range r.Clients {
 					note := clientState(x)
 					if !x.Revoked && len(x.Also) == 0 {
-						note = "" // usual
+						note = "" // the usual state
 					}
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocolOf(x.Protocol), releaseOf(x), note)
 				}

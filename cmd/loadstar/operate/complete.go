@@ -10,7 +10,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// completionLimit is the time limit of a shell's wait for a server when it completes a word.
+// completionLimit limits how long a shell waits for a server when it completes a word.
 const completionLimit = 500 * time.Millisecond
 
 // complete makes a command complete the arguments in its usage: RUN, RELEASE, CLIENT and

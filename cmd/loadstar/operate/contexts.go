@@ -17,7 +17,7 @@ import (
 	"loadstar/internal/disk"
 )
 
-// storedContext is a server with a user's credentials.
+// storedContext is a server's address and the folder with a user's credentials.
 type storedContext struct {
 	Server string `yaml:"server" json:"server"`
 	// Operator is the folder with key.pem, cert.pem and ca.pem.
@@ -57,9 +57,9 @@ func contextsPath() (string, error) {
 	return filepath.Join(dir, "loadstar", "config.yaml"), nil
 }
 
-// loadContexts reads the user's file. A missing file means no contexts. The same applies to a
-// user without a home, such as a service's, or with another user's home in the environment, as
-// after runuser.
+// loadContexts reads the user's file. If there is no file, there are no contexts. The same
+// applies if the user has no home, like the user of a service, or if the environment contains
+// another user's home, as after runuser.
 func loadContexts() (*contextFile, error) {
 	path, err := contextsPath()
 	f := &contextFile{path: path, Contexts: map[string]storedContext{}}

@@ -68,7 +68,7 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestNoHome checks that a service without a home can call a server, and gets the reason
+// TestNoHome checks that a service without a home can call a server, and that an error explains
 // why it cannot store a context.
 func TestNoHome(t *testing.T) {
 	t.Setenv("HOME", "")

@@ -66,7 +66,7 @@ func newFleetShow() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		// Names may repeat, but ids may not.
+		// Several agents may have the same name, but ids are unique.
 		i := slices.IndexFunc(r.Agents, func(a *v1.Agent) bool { return a.Id == args[0] })
 		switch {
 		case i < 0 && len(r.Agents) == 0:
@@ -151,7 +151,7 @@ func clientState(c *v1.Client) string {
 	return state
 }
 
-// printTurns prints a table of turns, with the clients or with runs and rounds.
+// printTurns prints a table of turns, with columns for the clients or for runs and rounds.
 func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 	w := cli.NewTable(out, 0)
 	head := "RUN\tROUND"
@@ -269,8 +269,8 @@ func newClientFindings() *cobra.Command {
 	return cmd
 }
 
-// protocolOf returns the version of the protocol that an agent speaks. It is unknown for an
-// agent that has not announced its clients since the server's upgrade.
+// protocolOf formats the version of the protocol that an agent uses. It is unknown for an agent
+// that has not announced its clients since the server's upgrade.
 func protocolOf(version int64) string {
 	if version == 0 {
 		return "-"

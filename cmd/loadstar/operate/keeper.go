@@ -157,7 +157,7 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 	return errors.Join(group.Wait(), k.Close())
 }
 
-// rotate replaces old keys even if nobody calls.
+// rotate replaces old keys even if there are no calls.
 func rotate(ctx context.Context, k *core.Keeper, log *slog.Logger) error {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()

@@ -46,8 +46,8 @@ func (o *operatorFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.context, "context", "", "`name` of a context (default $LOADSTAR_CONTEXT, or the current one; see loadstar context)")
 }
 
-// ServerFlags adds the flags that select a server and the credentials of a user, and returns
-// a function that returns both.
+// ServerFlags adds the flags that select a server and the credentials of a user. It returns a
+// function that returns the selected server and credentials.
 func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
 	o := &operatorFlags{}
 	o.add(f)
@@ -57,8 +57,8 @@ func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
 	}
 }
 
-// resolve returns the server and the credentials from the flags, otherwise from the
-// environment, and otherwise from the context.
+// resolve returns the server and the credentials from the flags, from the environment or from
+// the context, in this order of precedence.
 func (o *operatorFlags) resolve() (c storedContext, err error) {
 	f, err := loadContexts()
 	if err == nil {
@@ -111,8 +111,8 @@ func (o *operatorFlags) dialRun(ctx context.Context, name string) (*operator, st
 	return c, run, plain(err)
 }
 
-// serverCommand returns a command that calls a server and prints the answer as JSON, as
-// CSV, or as the table that show writes.
+// serverCommand returns a command that calls a server and prints the response as JSON, as CSV,
+// or as the table that show writes.
 func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *cobra.Command, c *operator, args []string) (answer any, show func(w io.Writer), err error)) *cobra.Command {
 	var o operatorFlags
 	var asJSON, asCSV bool
@@ -145,8 +145,8 @@ func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *
 	return cmd
 }
 
-// plain returns an error from the server without the protocol's error code. It has the exit
-// codes for unreachable servers and for refused calls.
+// plain returns an error from the server without the protocol's error code. The result has the
+// appropriate exit code if the server is unreachable or refused the call.
 func plain(err error) error {
 	var (
 		c       *connect.Error

@@ -102,7 +102,8 @@ These commands work on files. A running server detects a change within seconds.`
 	return cmd
 }
 
-// issuerLine is an issuer with the numbers of its certificates, which are nil if unknown.
+// issuerLine is an issuer with the numbers of its certificates, which are nil if they are not
+// known.
 type issuerLine struct {
 	pki.IssuerInfo
 	Agents, Expired, Users *int64
@@ -160,8 +161,8 @@ func orUnknown(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// issuers requests the numbers of certificates from the server, by the issuer's id. By
-// default it uses the credentials in the server's folder.
+// issuers requests the numbers of certificates from the server, and returns them by the
+// issuer's id. By default it uses the credentials in the server's folder.
 func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.Issuer, error) {
 	if o.identity == "" && o.context == "" && os.Getenv("LOADSTAR_OPERATOR") == "" && os.Getenv("LOADSTAR_CONTEXT") == "" {
 		o.identity = filepath.Join(dir, "operator")
@@ -181,7 +182,7 @@ func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.
 	return all, nil
 }
 
-// use describes what an issuer signs.
+// use returns a description of what an issuer signs.
 func use(i pki.IssuerInfo) string {
 	switch {
 	case i.Signs && i.Serves:

@@ -19,7 +19,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// office is a server that issues certificates and counts what it issued.
+// office is a server that issues certificates and counts them.
 type office struct {
 	v1.UnimplementedOperatorServiceHandler
 	dir       string // folder of the authority
@@ -132,7 +132,7 @@ func (o *office) run(args ...string) (out, problems string, err error) {
 }
 
 // A command replaces the certificate and the roots in its folder when the server's issuer has
-// changed, and the roots when a previous one is retired. The key stays.
+// changed, and only the roots when a previous one is retired. The key does not change.
 func TestFollowsARotation(t *testing.T) {
 	o := newOffice(t)
 	flags := operatorFlags{server: o.url, identity: o.operator}
@@ -174,7 +174,8 @@ func TestFollowsARotation(t *testing.T) {
 	whoami("again", 2, 1)
 }
 
-// If the renewal fails, the command succeeds and reports that, and the folder does not change.
+// If the renewal fails, the command still succeeds and reports the failure, and the folder does
+// not change.
 func TestRenewalFails(t *testing.T) {
 	o := newOffice(t)
 	before := o.folder(t)
@@ -197,7 +198,8 @@ func TestRenewalFails(t *testing.T) {
 	}
 }
 
-// The previous issuer cannot be retired while it has certificates, unless this is forced.
+// The previous issuer cannot be retired while its certificates are in use, unless this is
+// forced.
 func TestRetire(t *testing.T) {
 	o := newOffice(t)
 	o.agents = 3
@@ -219,7 +221,7 @@ func TestRetire(t *testing.T) {
 	if lines := strings.Split(out, "\n"); err != nil || len(lines) < 3 || !strings.HasSuffix(strings.Join(strings.Fields(lines[1]), " "), "3 1 2") || !strings.HasSuffix(strings.Join(strings.Fields(lines[2]), " "), "0 0 0") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	// Without a server it shows the content of the files.
+	// Without a server, the command shows the content of the files.
 	out, said, err := o.run("show", "--server", "https://127.0.0.1:1")
 	if err != nil || !strings.Contains(said, "not counted") || strings.Count(out, "Loadstar issuer") != 2 {
 		t.Errorf("%v %s\n%s", err, said, out)

@@ -20,9 +20,10 @@ import (
 const refreshFor = 20 * time.Second
 
 // refresher is the transport of an operator's calls. When the server reports that another
-// issuer signs certificates, or that its roots have changed, it gets a new certificate and
-// the roots and stores them in the operator's folder. The key does not change, so commands
-// that read the folder at the same time find matching files. The old roots verify the server.
+// issuer signs certificates, or that its roots have changed, refresher requests a new
+// certificate and the roots and stores them in the operator's folder. The key does not change,
+// so commands that read the folder at the same time find matching files. The server is verified
+// with the old roots.
 type refresher struct {
 	http.RoundTripper
 	folder, server string

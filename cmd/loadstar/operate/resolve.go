@@ -13,7 +13,7 @@ import (
 // lastRun is the name of the newest run.
 const lastRun = "@last"
 
-// recent is the number of runs among which a name is looked up.
+// recent is the number of newest runs among which a name is looked up.
 const recent = 200
 
 // run returns the id of the run that a user names by its id, by a unique prefix of its id,
@@ -40,8 +40,8 @@ func (o *operator) recentRuns(ctx context.Context) ([]*v1.Run, error) {
 	return o.list, nil
 }
 
-// isRunID reports whether a name has the form of the server's run ids, so that it
-// accepts the id of an old run.
+// isRunID reports whether a name has the format of the server's run ids. Such a name is
+// accepted even if the run is not among the newest ones.
 func isRunID(name string) bool {
 	const length = 8
 	return len(name) == length && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
@@ -90,7 +90,7 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	return "", fmt.Errorf("there is no run %s; %s; use an id, its beginning, the name of a plan, or %s", name, hint, lastRun)
 }
 
-// nearest names the runs that a user may have meant.
+// nearest returns a hint that names the runs that a user may have meant.
 func nearest(all []*v1.Run, name string) string {
 	known := make([]string, 0, 2*len(all))
 	for _, r := range all {

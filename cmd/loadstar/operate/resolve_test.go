@@ -30,7 +30,7 @@ func TestPickRun(t *testing.T) {
 	if _, err := pickRun(nil, "x"); err == nil || !strings.Contains(err.Error(), "run start") {
 		t.Errorf("%v does not say how to start a run", err)
 	}
-	// A run may be older than those that the server lists.
+	// A run may be older than the runs that the server lists.
 	for i := range recent {
 		all = append(all, &v1.Run{Id: fmt.Sprintf("x%07d", i)})
 	}

@@ -12,7 +12,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// compareRounds is the number of newest rounds that are compared.
+// compareRounds is the maximum number of newest rounds that are compared.
 const compareRounds = 1000
 
 func newRunCompare() *cobra.Command {
@@ -41,7 +41,7 @@ comparable only if the runs train the same model on the same clients.`
 	return cmd
 }
 
-// planChanges returns the settings in which two plans differ, without their names.
+// planChanges returns the settings in which two plans differ, except for their names.
 func planChanges(a, b string) ([]recipe.Difference, error) {
 	p, err := recipe.Read([]byte(a))
 	if err != nil {
@@ -103,7 +103,7 @@ func showComparison(out io.Writer, both [2]*v1.GetRunResponse, settings []recipe
 	}
 }
 
-// newestRound formats the newest round of a kind, or returns a dash.
+// newestRound formats the newest round of a kind, or returns a dash if there is none.
 func newestRound(r *v1.GetRunResponse, is func(*v1.Round) bool, format func(*v1.Round) string) string {
 	for _, x := range r.Rounds {
 		if is(x) {

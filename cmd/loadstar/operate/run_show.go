@@ -117,7 +117,7 @@ func changes(plan string) string {
 	return "plan: the defaults of " + p.Algorithm + ", except\n" + b.String()
 }
 
-// lossOf returns the training loss of a round, or - if the server hides it because too few
+// lossOf returns the training loss of a round, or a dash if the server hides it because too few
 // clients were counted.
 func lossOf(r *v1.Round) string {
 	if r.Loss == 0 {

@@ -93,8 +93,8 @@ func follow(ctx context.Context, c *operator, run string, v view) (last *v1.Run,
 	}
 }
 
-// stream shows the rounds of a run until the stream of events ends, and returns the last
-// known state of the run.
+// stream shows the rounds of a run until the event stream ends, and returns the last known
+// state of the run.
 func stream(ctx context.Context, c *operator, run string, last *v1.Run, v view) (*v1.Run, error) {
 	s, err := c.WatchRun(ctx, &v1.WatchRunRequest{Run: run})
 	if err != nil {
@@ -150,7 +150,7 @@ func (v *lineView) round(run *v1.Run, r *v1.Round) error {
 	return err
 }
 
-// accuracy returns the relative MAE of a round and its change, if it was measured.
+// accuracy returns the relative MAE of a round and its change, if the error was measured.
 func (v *lineView) accuracy(r *v1.Round) string {
 	if r.Evaluated == 0 {
 		return ""
@@ -195,7 +195,7 @@ func (v *barView) end(run *v1.Run) {
 	v.lineView.end(run)
 }
 
-// timeLeft estimates the remaining time of a run from its mean time per round so far.
+// timeLeft estimates the remaining time of a run from the mean time per round so far.
 func timeLeft(run *v1.Run, r *v1.Round) string {
 	left := run.Rounds - r.Round - 1
 	if left <= 0 || run.Started == 0 || ended(run) {

@@ -55,7 +55,7 @@ of a set.`,
 			if err != nil {
 				return plain(err)
 			}
-			// Operators may have a separate address, which refuses agents.
+			// There may be a separate address for operators, at which agents are refused.
 			address := cmp.Or(t.Server, c.server)
 			if asJSON {
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "id": t.Id, "expires": time.UnixMilli(t.Expires).UTC(), "server": address})
@@ -77,7 +77,7 @@ of a set.`,
 	return cmd
 }
 
-// allowed describes the clients that a token allows an agent.
+// allowed describes which clients a token permits an agent to host.
 func allowed(clients int64, pattern string) string {
 	text := "any number of clients"
 	if clients > 0 {

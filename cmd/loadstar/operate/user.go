@@ -28,7 +28,7 @@ uses the command line with a certificate ('loadstar user certificate create').`}
 	return cmd
 }
 
-// stamp formats a time of a server for people.
+// stamp formats a time from a server for display.
 func stamp(ms int64) string {
 	if ms == 0 {
 		return "-"
@@ -36,7 +36,8 @@ func stamp(ms int64) string {
 	return time.UnixMilli(ms).Format(time.DateTime)
 }
 
-// table writes rows with aligned columns, or as CSV if out is a table of cli.NewCSV. The caller's writer reports errors.
+// table writes rows with aligned columns, or as CSV if out is a table of cli.NewCSV. Errors are
+// reported by the caller's writer.
 func table(out io.Writer, head string, rows func(w io.Writer)) {
 	w := cli.NewTable(out, 0)
 	fmt.Fprintln(w, head)

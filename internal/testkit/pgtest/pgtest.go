@@ -57,7 +57,7 @@ func Start(dir string, port int, options ...Option) (*Server, error) {
 	return s, s.Start()
 }
 
-// create creates the cluster. Locales of libc are often not installed; those of ICU always
+// create creates the cluster. The locales of libc are often not installed; those of ICU always
 // are.
 func (s *Server) create(more ...string) error {
 	return s.run("initdb", append(more, "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync", "--data-checksums")...)
@@ -76,7 +76,8 @@ func Env(variables ...string) Option {
 	return func(s *Server) { s.env = append(s.env, variables...) }
 }
 
-// Installed returns the folder with PostgreSQL's binaries and, for root, the user that runs them.
+// Installed returns the folder with PostgreSQL's binaries and, if this process runs as root,
+// the user that runs them.
 func Installed() (bin string, as *syscall.Credential, err error) {
 	if bin, err = binaries(); err == nil {
 		as, err = unprivileged()
@@ -84,7 +85,7 @@ func Installed() (bin string, as *syscall.Credential, err error) {
 	return bin, as, err
 }
 
-// prepare returns a server that owns its folder and does not run yet.
+// prepare returns a server that owns its folder and is not running yet.
 func prepare(dir string, port int, options []Option) (*Server, error) {
 	bin, as, err := Installed()
 	if err != nil {
@@ -124,8 +125,8 @@ func binaries() (string, error) {
 	return best, nil
 }
 
-// unprivileged returns the user that runs PostgreSQL if this process is root's, as which
-// PostgreSQL refuses to run.
+// unprivileged returns the user that runs PostgreSQL if this process runs as root, because
+// PostgreSQL refuses to run as root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -220,7 +221,8 @@ func (s *Server) launch() error {
 	}
 }
 
-// UseTLS gives the server a certificate and its key, from files, and restarts it.
+// UseTLS configures the server with a certificate and its key, which are read from files, and
+// restarts the server.
 func (s *Server) UseTLS(cert, key string) error {
 	if err := s.Stop(); err != nil {
 		return err
@@ -345,8 +347,8 @@ type Cluster struct {
 	schemas int
 }
 
-// Database returns a URL for a new, empty schema, which is created much faster than a
-// database. Without PostgreSQL the test is skipped, but in CI it fails.
+// Database returns a URL for a new, empty schema, which is created much faster than a database.
+// If PostgreSQL is not installed, the test is skipped, or fails in CI.
 func (c *Cluster) Database(t testing.TB) string {
 	t.Helper()
 	at, err := c.database()
@@ -406,8 +408,8 @@ func temporary() (*Server, string, error) {
 	return s, dir, nil
 }
 
-// Main runs the tests of a package, stops the server, and fails if a goroutine is left. A TestMain
-// calls it last.
+// Main runs the tests of a package, stops the server, and fails if a goroutine is left. A
+// TestMain must call it last.
 func (c *Cluster) Main(m *testing.M) {
 	code := m.Run()
 	if err := c.stop(); err != nil {

@@ -20,8 +20,8 @@ type Pair struct {
 	primary int
 }
 
-// StartPair creates two servers in folders below dir. If synchronous is set, a commit on
-// the primary waits until the standby has it on disk.
+// StartPair starts two servers in folders below dir. If synchronous is set, a commit on the
+// primary waits until the standby has it on disk.
 func StartPair(dir string, synchronous bool, options ...Option) (*Pair, error) {
 	p := &Pair{}
 	var ports [2]int
@@ -52,8 +52,8 @@ func StartPair(dir string, synchronous bool, options ...Option) (*Pair, error) {
 	if err := first.create(); err != nil {
 		return nil, err
 	}
-	// pg_rewind needs the log since the last failover, which its own recovery of the files
-	// must not delete. That recovery reads this file alone.
+	// pg_rewind needs the log since the last failover, which its own recovery of the files must
+	// not delete. The recovery reads only this configuration file.
 	conf, err := os.OpenFile(filepath.Join(first.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
@@ -81,15 +81,16 @@ func (p *Pair) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable&target_session_attrs=read-write", p.servers[0].Addr(), p.servers[1].Addr(), database)
 }
 
-// Promote makes the standby the primary. If the former primary still runs, it does not notice.
+// Promote makes the standby the primary. If the former primary is still running, it does not
+// notice this.
 func (p *Pair) Promote() error {
 	s := p.Standby()
 	if err := s.run("pg_ctl", "promote", "-D", s.data(), "-w", "-t", "60"); err != nil {
 		return err
 	}
 	p.primary = 1 - p.primary
-	// Until its first checkpoint the new primary's files name the old timeline, and
-	// pg_rewind would find nothing to do.
+	// Until the first checkpoint, the new primary's files name the old timeline, so pg_rewind
+	// would find nothing to do.
 	return s.run("psql", "-X", "-q", "-h", s.dir, "-p", strconv.Itoa(s.port), "-U", "postgres", "-c", "CHECKPOINT")
 }
 

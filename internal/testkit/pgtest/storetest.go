@@ -19,7 +19,7 @@ type T interface {
 	Fatalf(string, ...any)
 }
 
-// OnBoth runs a test on the address of a new database of each kind.
+// OnBoth runs a test with a new database of each kind, whose address it passes to the test.
 func OnBoth(t *testing.T, c *Cluster, test func(t *testing.T, at string)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -31,7 +31,7 @@ func OnBoth(t *testing.T, c *Cluster, test func(t *testing.T, at string)) {
 	})
 }
 
-// Equal compares the texts of two values.
+// Equal compares two values as text.
 func Equal[V any](t T, what string, got, want V) {
 	t.Helper()
 	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {

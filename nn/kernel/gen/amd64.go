@@ -141,7 +141,7 @@ func (x *x86) copyGP(r reg.Register) reg.Register {
 	return c
 }
 
-// nextBlock generates a jump to the label "block" that is taken until all blocks are done.
+// nextBlock generates a jump to the label "block", which is taken until all blocks are done.
 func (x *x86) nextBlock() {
 	x.DECQ(x.paramAddr("blocks"))
 	x.JNZ(operand.LabelRef("block"))

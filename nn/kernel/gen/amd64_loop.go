@@ -129,7 +129,7 @@ func (l *lowering) inMemory(v value) bool {
 	return ok
 }
 
-// operation generates operation i and returns where its value is.
+// operation generates operation i and returns the location of its value.
 func (l *lowering) operation(i int, kind opKind, args []value) operand.Op {
 	switch kind {
 	case opAdd:

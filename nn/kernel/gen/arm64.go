@@ -100,7 +100,7 @@ func (a *neon) mulTile(rows, cols int) {
 	a.label("next")
 	a.op("VLD1.P", fmt.Sprintf("(%s)(%s)", b, ldb), bv)
 	for i := range acc {
-		// Load as many elements ahead as there are registers. Multiplying by a lane avoids
+		// Load as many elements in advance as there are registers. Multiplying by a lane avoids
 		// the broadcast, which occupies an FMA unit on many cores.
 		if i%len(av) == 0 {
 			for r := i; r < min(i+len(av), rows); r++ {
@@ -216,8 +216,8 @@ func (a *neon) dotTile(rows, cols int) {
 	a.end()
 }
 
-// sum adds the lanes of each of four registers, or of one. Lane j of the first register
-// becomes the sum of acc[j].
+// sum adds the lanes of each of four registers, or of a single register. Lane j of the first
+// register becomes the sum of acc[j].
 func (a *neon) sum(acc vecs) {
 	if len(acc) == 1 {
 		a.word(faddp, acc[0], acc[0], acc[0])

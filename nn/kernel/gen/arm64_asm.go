@@ -13,7 +13,7 @@ import (
 // neonLanes is the number of floats in a vector register.
 const neonLanes = 4
 
-// registers is a set of registers of one kind, one bit each.
+// registers is a set of registers of one kind, with one bit for each.
 type registers uint32
 
 const (
@@ -75,8 +75,8 @@ var (
 	fmax  = encoding{0x4e20f400, "fmax v%d.4s, v%d.4s, v%d.4s"}
 	fmin  = encoding{0x4ea0f400, "fmin v%d.4s, v%d.4s, v%d.4s"}
 	fsqrt = encoding{0x6ea1f800, "fsqrt v%d.4s, v%d.4s"}
-	// faddp adds neighbouring lanes. The sums of the first source go to the lower half of
-	// the destination, those of the second source to the upper half.
+	// faddp adds neighbouring lanes. The sums of the first source go to the lower half of the
+	// destination, and those of the second source to the upper half.
 	faddp = encoding{0x6e20d400, "faddp v%d.4s, v%d.4s, v%d.4s"}
 	// fmlaFirst multiplies by the first lane of its last operand.
 	fmlaFirst = encoding{0x4f801000, "fmla v%d.4s, v%d.4s, v%d.s[0]"}
@@ -91,7 +91,7 @@ var lanewise = map[opKind]encoding{
 	opAdd: fadd, opSub: fsub, opMul: fmul, opDiv: fdiv, opMax: fmax, opMin: fmin, opSqrt: fsqrt,
 }
 
-// word emits an instruction that Go's assembler does not support as a data word.
+// word emits, as a data word, an instruction that Go's assembler does not support.
 func (a *neon) word(e encoding, dst vec, src ...vec) {
 	code, operands := e.code|uint32(dst), []any{dst}
 	for i, shift := range []int{5, 16}[:len(src)] {

@@ -83,8 +83,8 @@ func (a *neon) lower(p *program, at map[value]vec, ptr []gp) {
 		for _, v := range o.args {
 			src = append(src, at[v])
 		}
-		// access returns the form of a load or store. The last access to a stream advances
-		// its pointer.
+		// access returns the name and the memory operand of a load or store. The last access to a
+		// stream advances its pointer.
 		access := func(name string) (op, mem string) {
 			if lastAccess[o.stream] == i {
 				return name + ".P", fmt.Sprintf("%d(%s)", 4*neonLanes, ptr[o.stream])

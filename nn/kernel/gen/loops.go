@@ -41,8 +41,8 @@ var elementwise = []loop{
 		},
 	},
 	{
-		// This is a separate loop. As part of the gates' loop, it would double the chain of
-		// dependent operations per iteration, and that chain limits the speed.
+		// This is a separate loop. As part of the gates' loop, it would double the length of the
+		// chain of dependent operations per iteration, which limits the speed.
 		name:    "cellOutput",
 		doc:     "writes the tanh of the cell state and the hidden state",
 		streams: []string{"o", "c", "tc", "h"},
@@ -172,7 +172,7 @@ var exp2Poly = [6]float32{
 	0.009618237614631653, 0.0013390735257416964, 0.00015403512225020677,
 }
 
-// exp2 returns s = 2^n and q = 2^r - 1 for n + r = k·x. NaN gives NaN.
+// exp2 returns s = 2^n and q = 2^r - 1 for n + r = k·x. For NaN, both are NaN.
 func exp2(p *program, x value, k float32) (s, q value) {
 	x = p.max(p.constant(-expClamp), p.min(p.constant(expClamp), x))
 	kc, magic := p.constant(k), p.constant(roundMagic)

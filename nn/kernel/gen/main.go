@@ -32,8 +32,8 @@ func main() {
 	}
 }
 
-// tileShape is the size of a matrix tile in registers. For mul it is rows of A by vectors
-// of B's rows, for dot it is rows of A by rows of B.
+// tileShape is the size of a matrix tile in registers. For mul, it is rows of A by vectors of
+// B's rows; for dot, it is rows of A by rows of B.
 type tileShape struct{ rows, cols int }
 
 // shapes returns the tile shapes with 1 to maxRows rows and the given number of columns.
@@ -92,7 +92,7 @@ type set struct {
 	lanes    int
 	tailless bool // elementwise loops process only whole vectors
 	mul, dot []tileShape
-	// mulTail lists tiles of one masked vector, for the floats of a row after the whole
+	// mulTail lists tiles of one masked vector, for the floats of a row that follow the whole
 	// vectors.
 	mulTail []tileShape
 	// transpose names the function that transposes 8 rows, if the set has one.

@@ -117,7 +117,7 @@ func (p *program) invariant(v value) bool {
 }
 
 // lastUses returns, for every value, the index of the op that uses it last. For invariant
-// values it is beyond the last op, because the next iteration needs them.
+// values, this index is beyond the last op, because the next iteration needs them.
 func (p *program) lastUses() []int {
 	last := make([]int, len(p.ops))
 	for i, o := range p.ops {

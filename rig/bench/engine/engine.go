@@ -53,8 +53,8 @@ func (r rates) over(q rates) rates {
 }
 
 // Run measures training and forecasts of a model with the peer, unless it is nil, and with
-// every kernel set, one after the other. It repeats this runs times. A measurement of training takes CPU time d, and each of the
-// other measurements takes half of d.
+// every kernel set, one after the other. Each measurement is made runs times. A measurement of
+// training takes CPU time d, and each of the other measurements takes half of d.
 func Run(model string, sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.Progress) (*Result, error) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()

@@ -23,9 +23,8 @@ type Windows struct {
 	FindMicros   float64 `json:"find_us"`
 }
 
-// RunWindows measures gathering a batch from random meters, a training step on that batch,
-// and finding a meter's examples. It repeats these measurements runs times. Each one takes
-// CPU time d.
+// RunWindows measures gathering a batch from random meters, a training step on that batch, and
+// finding a meter's examples. Each measurement is made runs times, and takes CPU time d.
 func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, error) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()

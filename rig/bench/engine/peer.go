@@ -21,7 +21,7 @@ var peerScript string
 // that its measurements can alternate with those of the engine.
 type Peer struct{ *bench.Peer }
 
-// PeerModels returns the models that the peer has.
+// PeerModels returns the models that the peer supports.
 func PeerModels() []string { return []string{"bose2023", "dense"} }
 
 // StartPeer starts PyTorch with a model and waits until it is ready. The process ends when ctx

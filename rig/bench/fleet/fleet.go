@@ -86,14 +86,13 @@ type Result struct {
 	Calls float64 `json:"calls_per_update"`
 }
 
-// Figures contains the cost of an update and the rate at which updates were counted. CPU
-// times are in milliseconds per update, and do not include that of a database outside the
-// server.
+// Figures contains the cost of an update and the rate at which updates were counted. CPU times
+// are in milliseconds per update, and do not include the time of a database outside the server.
 type Figures struct {
 	CPU float64 `json:"server_cpu_ms_per_update"`
-	// BareHTTP is an HTTP/1.1 call over mutual TLS. It transfers as many bytes as the numbers
-	// in both directions, over as many connections. BareCount is the transaction that counts an
-	// update, together with the addition of the update's numbers.
+	// BareHTTP is an HTTP/1.1 call over mutual TLS. In both directions, it transfers as many
+	// bytes as the numbers of an update, over as many connections as the fleet has. BareCount is
+	// the transaction that counts an update, together with the addition of the update's numbers.
 	BareHTTP  float64 `json:"bare_http_cpu_ms"`
 	BareCount float64 `json:"bare_count_cpu_ms"`
 	// Ratio is CPU divided by the sum of BareHTTP and BareCount.
@@ -212,7 +211,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	before := bed.fleet.Stats()
 	bed.fleet.Go()
 	// All agents must be connected, and the first round must be over, because its start is
-	// slower than that of the others.
+	// slower than that of later rounds.
 	patience := 2*time.Minute + 2*time.Duration(float64(c.Agents)/c.Rate*float64(time.Second))
 	err = bed.await(ctx, "the first round with all agents", patience, func(m map[string]float64) bool {
 		return bed.fleet.Present() == c.Agents && m[bed.merged] > 0

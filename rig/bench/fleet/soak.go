@@ -116,8 +116,8 @@ func allowed(length time.Duration) tolerance {
 	return tolerance{share: 0.05, memory: 16 << 20}
 }
 
-// growth compares the medians of the second quarter with those of the last quarter. Grown
-// names the vitals that exceed the tolerance.
+// growth compares the medians of the second quarter with those of the last quarter. grown names
+// the vitals that exceed the tolerance.
 func growth(samples []vitals, let tolerance) (early, late vitals, grown error) {
 	quarter := func(k int) []vitals { return samples[k*len(samples)/4 : max((k+1)*len(samples)/4, k*len(samples)/4+1)] }
 	typical := func(of []vitals, pick func(vitals) float64) float64 {

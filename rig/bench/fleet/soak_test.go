@@ -7,8 +7,8 @@ import (
 )
 
 func TestGrowth(t *testing.T) {
-	// series returns 40 samples. Samples of the second quarter equal from and those of the
-	// last quarter equal to, except for outliers.
+	// series returns 40 samples. Except for outliers, the samples of the second quarter have the
+	// values of from, and the samples of the last quarter those of to.
 	series := func(from, to vitals) (all []vitals) {
 		for i := range 40 {
 			v := from

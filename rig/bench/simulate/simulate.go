@@ -38,8 +38,8 @@ type Fleet struct {
 	RoundMillis float64 `json:"round_ms"`
 }
 
-// Usual returns the fleets to measure. The last two have the same cohort, so that their
-// ratio is the cost of idle clients.
+// Usual returns the fleets to measure. The last two have the same cohort, so that the ratio of
+// their times is the cost of idle clients.
 func Usual() []Fleet {
 	return []Fleet{{Clients: 42}, {Clients: 1000, Cohort: 100}, {Clients: 10_000, Cohort: 100}}
 }
@@ -56,7 +56,7 @@ type Config struct {
 // measured contains the measurements of one fleet, one value per run.
 type measured struct{ steps, engine, share, round []float64 }
 
-// Run measures all fleets one after the other, and repeats this c.Runs times.
+// Run measures all fleets one after the other, and repeats these measurements c.Runs times.
 func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error) {
 	if stepsPerTurn[c.Model] == 0 {
 		return nil, fmt.Errorf("model %q cannot be measured; choose bose2023 or dense", c.Model)

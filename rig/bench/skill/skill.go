@@ -62,8 +62,8 @@ func (o *Options) Complete(peer bool) error {
 	return nil
 }
 
-// Row is the result of one method for one client. Errors are in kW. A baseline has no
-// rows, trees and CPU time.
+// Row is the result of one method for one client. Errors are in kW. A baseline has no rows,
+// trees or CPU time.
 type Row struct {
 	Client     string  `json:"client"`
 	Method     string  `json:"method"`

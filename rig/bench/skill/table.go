@@ -14,7 +14,7 @@ import (
 // columns are the columns of a table of results.
 const columns = "client\tmethod\trows\ttrees\tvalidation_mae\ttest_mae\tcpu_s"
 
-// table has the results. It is also stored in a file, unless Options has no folder. Its
+// table contains the results. It is also stored in a file, unless Options has no folder. Its
 // first line describes how the results were made.
 type table struct {
 	rows []Row
@@ -36,8 +36,7 @@ func openTable(o Options) (*table, error) {
 	if err := t.read(path, head); err != nil {
 		return nil, err
 	}
-	// The table is rewritten, because the last line of an interrupted run can be
-	// incomplete.
+	// Rewrite the table, because the last line of an interrupted run can be incomplete.
 	var err error
 	if t.file, err = os.Create(path + ".new"); err != nil {
 		return nil, err

@@ -11,10 +11,9 @@ import (
 	"loadstar/series"
 )
 
-// totals has the series that the rivals of sums and days forecast, which are the loads of
-// each client, their sum, and the energies and peaks of local days. They have no gaps,
-// because a missing load is replaced by the one a week before. Scores do not count such
-// loads.
+// totals contains the series that the rivals of sums and days forecast: the loads of each
+// client, their sum, and the energies and peaks of local days. They have no gaps, because a
+// missing load is replaced by the load a week before. Scores do not count such loads.
 type totals struct {
 	scores *outlook.Scores
 	data   *series.Dataset
@@ -22,7 +21,7 @@ type totals struct {
 	sum    *series.Dataset // has one meter
 	// energy and peak have a step for each local day, as if all days began at midnight UTC.
 	energy, peak *series.Dataset
-	// weather has the lowest, mean and highest temperature by local day.
+	// weather contains the lowest, mean and highest temperature by local day.
 	weather map[int64][3]float64
 	meters  map[string]int // in all datasets
 }
@@ -69,8 +68,8 @@ func newTotals(d *series.Dataset, s *outlook.Scores) (*totals, error) {
 	return t, err
 }
 
-// filled returns the loads with each missing load replaced by the one a week before, or by
-// the mean of all loads if there is none.
+// filled returns the loads with each missing load replaced by the load a week before, or, in
+// the first week, by the mean of all loads.
 func filled(load []float32, week int) []float32 {
 	out, sum, n := slices.Clone(load), 0.0, 0
 	for _, v := range load {
@@ -171,7 +170,7 @@ type fitted struct {
 	seconds int64
 }
 
-// fit fits a baseline to a meter of a dataset, to forecast a number of steps.
+// fitBaseline fits a baseline to a meter of a dataset, to forecast a number of steps.
 func fitBaseline(name string, d *series.Dataset, i, lookback, targets int) (*fitted, error) {
 	layout := series.Layout{Lookback: lookback, Horizon: 1, Targets: targets, Inputs: []series.Input{{Name: "load"}}}
 	frame, err := series.NewFramer(d, layout, series.DefaultSplit)

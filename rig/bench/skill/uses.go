@@ -17,7 +17,7 @@ import (
 	"loadstar/series"
 )
 
-// Uses has the scores of a method for common uses of forecasts: energies of days, sums and
+// Uses contains the scores of a method for common uses of forecasts: energies of days, sums and
 // peaks. Scores that a method does not have are nil.
 type Uses struct {
 	Method            string
@@ -25,8 +25,9 @@ type Uses struct {
 }
 
 // Rivals scores other forecasts on the clients and days of a run's forecasts. If peers is a
-// folder, it also has the scores of boosting, from the dataset's table in the folder. If
-// there is no table and measure is set, they are measured and written there.
+// folder, the result also contains the scores of boosting, from the dataset's table in that
+// folder. If there is no table and measure is set, these scores are measured and written to
+// one.
 func Rivals(ctx context.Context, d *series.Dataset, s *outlook.Scores, peers string, measure bool) ([]Uses, error) {
 	t, err := newTotals(d, s)
 	if err != nil {
@@ -206,9 +207,9 @@ func (t *totals) boostDays(p *Peer, dir string, d *series.Dataset) (map[string]m
 	return out, nil
 }
 
-// dayInputs returns the inputs for a day's energy or peak of client i, which are the energies
-// and peaks of earlier days, the calendar and the temperature. Values are relative to scale,
-// in the unit of the forecast quantity.
+// dayInputs returns the inputs for a day's energy or peak of client i: the energies and peaks
+// of earlier days, the calendar and the temperature. Values are relative to scale, in the unit
+// of the forecast quantity.
 func (t *totals) dayInputs(i, at int, peak bool, scale float64) []float64 {
 	energy, top := t.energy.Meter(i), t.peak.Meter(i)
 	own, other := energy.Load, top.Load

@@ -85,7 +85,7 @@ func (o *fleetOptions) run(cmd *cobra.Command, _ []string) error {
 	return printFleetBench(cmd.OutOrStdout(), b)
 }
 
-// newFleetEngine returns a hidden command. Command bench fleet runs it in a separate
+// newFleetEngine returns a hidden command. The command bench fleet runs it in a separate
 // process to measure the ledger alone.
 func newFleetEngine() *cobra.Command {
 	var (
@@ -118,7 +118,7 @@ func newFleetEngine() *cobra.Command {
 	return cmd
 }
 
-// newFleetHTTP returns a hidden command. Command bench fleet runs it to measure bare calls.
+// newFleetHTTP returns a hidden command. The command bench fleet runs it to measure bare calls.
 func newFleetHTTP() *cobra.Command {
 	var (
 		serve, short bool

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // withProduct builds loadstar and puts it on the PATH, for scripts and benchmarks that need it.
-// Commands of scripts are also this program, and find it there already.
+// The commands in scripts run this program too, and loadstar is then already on their PATH.
 func withProduct() (dir string, err error) {
 	if filepath.Base(os.Args[0]) == "loadstar-lab" {
 		return "", nil
@@ -38,7 +38,7 @@ func withProduct() (dir string, err error) {
 	return dir, os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// ended runs the tests and removes a folder.
+// ended runs the tests and then removes a folder.
 type ended struct {
 	*testing.M
 	dir string

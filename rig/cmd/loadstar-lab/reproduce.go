@@ -23,10 +23,10 @@ import (
 	"loadstar/series/source"
 )
 
-// papersDir is the folder in the repository that has a subfolder for each paper.
+// papersDir is the folder of the repository with a subfolder for each paper.
 const papersDir = "papers"
 
-// reproduction has the flags of loadstar-lab reproduce.
+// reproduction contains the flags of loadstar-lab reproduce.
 type reproduction struct {
 	root, out                  string
 	quick, save, verify, write bool
@@ -73,7 +73,7 @@ to find out which rules can fail, and prints one line of counts at the end. With
 	return cmd
 }
 
-// start checks the flags, and reproduces or verifies the papers of the arguments.
+// start checks the flags, and reproduces or verifies the papers that the arguments name.
 func (r *reproduction) start(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0 && !r.quick && !r.verify:
@@ -126,7 +126,8 @@ func (r *reproduction) study(name string) (*paper.Paper, error) {
 	return study, err
 }
 
-// check verifies the files of papers. With all papers it also verifies the page about them.
+// check verifies the files of papers. If they are all papers, it also verifies the page about
+// them.
 func (r *reproduction) check(cmd *cobra.Command, names []string, all bool) error {
 	var wrong error
 	report := func(difference string, err error) {
