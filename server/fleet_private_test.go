@@ -130,7 +130,7 @@ func (s *site) hostPrivate(name string, i *identity.Identity, d *series.Dataset,
 }
 
 // TestPrivateFleet trains private plans in a fleet of real agents with real keepers. The weights
-// equal the simulator's, even if a keeper is unavailable and the server restarts in the
+// equal the simulator's, even if a keeper is unavailable and the servers restart in the
 // meantime.
 func TestPrivateFleet(t *testing.T) {
 	if testing.Short() {
@@ -146,12 +146,15 @@ func TestPrivateFleet(t *testing.T) {
 		keepers  int
 		postgres bool
 	}{
-		"none":     {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, false},
-		"postgres": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
-		"two":      {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
-		"two norm": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
-		"nearest":  {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
-		"norm":     {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"none":           {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"postgres":       {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
+		"two":            {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
+		"two norm":       {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
+		"nearest":        {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
+		"norm":           {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"region":         {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 5, check: none}, evaluate: {every: 1, windows: 8}}", 2, false},
+		"region norm":    {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 5, check: norm}, evaluate: {every: 0}}", 1, false},
+		"region nearest": {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the tests mostly wait
@@ -173,10 +176,22 @@ func TestPrivateFleet(t *testing.T) {
 			hub, at := s.serve("hub", "127.0.0.1:0", change)
 			operator := s.operator("hub", at)
 			agents := 3
-			if name == "nearest" {
+			if strings.HasSuffix(name, "nearest") {
 				agents = 9 // each simulated client is a separate agent
 			}
-			s.enrol(agents, operator, at, d, k, all...)
+			servers := []door{{operator, at}}
+			restart := func() {}
+			if strings.HasPrefix(name, "region") { // for every second agent
+				agents = max(agents, 5)
+				asRegion := s.asRegion("region", at, operator)
+				region, regionAt := s.serve("region", "127.0.0.1:0", asRegion)
+				servers = append(servers, door{s.operator("region", regionAt), regionAt})
+				restart = func() {
+					region.stop()
+					s.serve("region", regionAt, asRegion)
+				}
+			}
+			s.enrol(agents, servers, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
 			if err != nil {
 				t.Fatal(err)
@@ -187,6 +202,7 @@ func TestPrivateFleet(t *testing.T) {
 				return strings.HasPrefix(r.Waits, "keeper k1 has not answered since 20") || r.State == "finished"
 			})
 			hub.stop()
+			restart()
 			s.serve("hub", at, change)
 			all[0].start()
 			got := s.finished(operator, run.Run)
@@ -200,7 +216,7 @@ func TestPrivateFleet(t *testing.T) {
 			if !bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
 				t.Error("the weights differ from the simulator's")
 			}
-			if name == "nearest" {
+			if strings.HasSuffix(name, "nearest") {
 				of.Directions[0]++
 				if bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
 					t.Error("the weights do not depend on what the keeper has chosen")

@@ -274,7 +274,7 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("a client twice", "has the same client twice", q, func(q *v1.Result) { q.Shares[1].Client = "b0" })
 	b.counted(q)
 	b.counted(q) // the answer to it was lost
-	wrong("the same part", "another result of the agent is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
+	wrong("the same part", "rule part: another result of agent "+b.id+" is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
 	b.counted(st.masked(y, b.id, 1, both, "b2"))
 	a.counted(st.masked(x, a.id, 0, both, "a0", "a1"))
 	same := func(version int64) {

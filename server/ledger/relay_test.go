@@ -92,7 +92,7 @@ func TestRelay(t *testing.T) {
 		s.adopt(handed(1, 1, names[10:]...))
 		gather := func(ready ...int64) {
 			t.Helper()
-			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(round int64) bool { return slices.Contains(ready, round) }))
 		}
 		sendings := func() []Sending {
 			t.Helper()
@@ -166,7 +166,7 @@ func TestRelay(t *testing.T) {
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second call has no effect
 		pgtest.Equal(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Relay.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
-		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
+		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", ByRound, nil), ErrDeposed)
 	})
 }
 
@@ -180,7 +180,7 @@ func TestClosed(t *testing.T) {
 		s.count(one("agent", 3, 1, names[:100]...))
 		s.count(one("agent", 3, 1, names[100:150]...), one("agent", 3, 1, names[150:198]...))
 		s.count(one("agent", 3, 1, names[198]))
-		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(int64) bool { return true }))
 		sendings := func() []Sending {
 			t.Helper()
 			all, err := s.Relay.Sendings(ctx, "run")
@@ -237,7 +237,7 @@ func TestEndIdleRuns(t *testing.T) {
 		}
 		decide := func() {
 			t.Helper()
-			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(int64) bool { return true }))
 			all, err := s.Relay.Sendings(ctx, "run")
 			testkit.Must(t, err)
 			for _, x := range all {
@@ -330,7 +330,7 @@ func TestRelaySingles(t *testing.T) {
 			return nil, all, nil
 		})
 		testkit.Must(t, err)
-		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByUpdate, func(int64) bool { return true }))
 		all, err := s.Relay.Sendings(ctx, "run")
 		testkit.Must(t, err)
 		pgtest.Equal(t, "sendings", len(all), 3)
