@@ -49,6 +49,7 @@ type open struct {
 	withheld bool                                 // the keeper approves no plan
 	newest   int64                                // the newest round that it claims to have released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
+	members  []string                             // in the order of their enrolment
 }
 
 func newOpen(t testing.TB) *open {
@@ -103,6 +104,24 @@ func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 	k.mu.Unlock()
 	a.Signature = member.Sign(k.identity, 1, q, a)
 	return a, nil
+}
+
+func (k *open) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a := &v1.KeeperEnrolResponse{}
+	for _, e := range q.Enrolments {
+		k.members = append(k.members, e.Agent)
+		a.Receipts = append(a.Receipts, &v1.Receipt{})
+	}
+	a.Signature = member.Sign(k.identity, 1, q, a)
+	return a, nil
+}
+
+func (k *open) enrolled() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.members)
 }
 
 func (k *open) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {

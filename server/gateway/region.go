@@ -103,7 +103,7 @@ const nameDot = "."
 
 // behind reports whether an agent is behind a region, by its name.
 func behind(region, agent string) bool {
-	return len(agent) <= member.MaxName && strings.HasPrefix(agent, region+nameDot)
+	return validName(agent) && strings.HasPrefix(agent, region+nameDot)
 }
 
 // known returns the statements of the keepers with which agents may enrol.
