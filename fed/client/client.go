@@ -204,20 +204,24 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 // progress replaces the weights in delta with their change in the turn, and sets the shared
 // weights that the client stores. own may begin with the same memory as before.
 func (w *Worker) progress(delta, own, before []float32, first bool) {
+	if !w.job.Own {
+		for i, b := range before {
+			delta[i] -= b
+		}
+		return
+	}
 	for i, b := range before {
 		after := delta[i]
 		delta[i] -= b
-		switch copies := w.job.Copy; {
-		case !w.job.Own:
-		case copies == nil:
+		if w.job.Copy == nil {
 			own[i] = after
-		default:
-			v := &own[len(before)+i]
-			if first {
-				*v = 0
-			}
-			own[i] = copies.move(b, delta[i], v)
+			continue
 		}
+		v := &own[len(before)+i]
+		if first {
+			*v = 0
+		}
+		own[i] = w.job.Copy.move(b, delta[i], v)
 	}
 }
 

@@ -2,7 +2,9 @@ package experiment
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // ErrNoData means that no part of an experiment has data.
@@ -42,6 +44,41 @@ func (s *Spec) Without(missing []string, instead string) (removed []string, err 
 		s.Pictures = s.picturesDefault()
 	}
 	return removed, nil
+}
+
+// Only returns the experiment with the named parts and those whose results these need.
+func (s *Spec) Only(names []string) (*Spec, error) {
+	wanted := map[string]bool{}
+	for _, name := range names {
+		if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == name }) {
+			return nil, fmt.Errorf("no part %q; there are %s", name, strings.Join(s.Names(), ", "))
+		}
+		wanted[name] = true
+	}
+	var left []Part
+	for i := len(s.Parts) - 1; i >= 0; i-- {
+		if p := s.Parts[i]; wanted[p.Name] {
+			left = append(left, p)
+			for _, name := range p.Best { // parts only need earlier ones
+				wanted[name] = true
+			}
+		}
+	}
+	slices.Reverse(left)
+	only := *s
+	only.Parts = left
+	if !wanted[s.Pictures] {
+		only.Pictures = only.picturesDefault()
+	}
+	return &only, nil
+}
+
+// Names returns the names of all parts.
+func (s *Spec) Names() (names []string) {
+	for _, p := range s.Parts {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // Datasets returns the names of the datasets of all parts, each once, in order.

@@ -45,3 +45,23 @@ func TestWithout(t *testing.T) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 }
+
+func TestOnly(t *testing.T) {
+	s := read(t, inherited, false)
+	for _, c := range []struct{ names, parts []string }{
+		{[]string{"fleet"}, []string{"fleet"}},
+		{[]string{"winners"}, []string{"rates", "winners"}}, // winners have the best rates
+		{[]string{"fleet", "rates"}, []string{"rates", "fleet"}},
+	} {
+		only, err := s.Only(c.names)
+		if err != nil || !slices.Equal(only.Names(), c.parts) || !slices.Contains(c.parts, only.Pictures) {
+			t.Errorf("only %v: %v, %v", c.names, only, err)
+		}
+	}
+	if _, err := s.Only([]string{"rate"}); err == nil {
+		t.Error("an unknown part was accepted")
+	}
+	if all := s.Names(); len(all) != 3 {
+		t.Errorf("the experiment itself has now the parts %v", all)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/forecast"
+	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -26,15 +27,27 @@ type Lab struct {
 	// of rounds.
 	Progress func(done, of int)
 
-	runs            int
-	gradients, used float64 // used is CPU time in seconds
+	costs []Result
 }
 
-// Cost returns the cost of Run's results as rows of the part [Meta]: the number of runs,
-// their gradient steps, and their CPU time in seconds. Runs that failed because they
-// diverged count as runs.
-func (l *Lab) Cost() Result {
-	return Result{Part: Meta, Figures: map[string]Figure{"runs": {float64(l.runs)}, "gradients": {l.gradients}, "cpu_seconds": {l.used}}}
+// Cost returns the cost of Run's results: a row of the part [Meta] for each part that has
+// runs, whose name is the row's method. A row has the number of runs, their gradient steps,
+// and their CPU time in seconds. Runs that failed because they diverged count as runs.
+func (l *Lab) Cost() []Result { return l.costs }
+
+// spend adds the cost of a run to the row of its part. The summary of a run that failed is nil.
+func (l *Lab) spend(part string, s *run.Summary) {
+	i := slices.IndexFunc(l.costs, func(r Result) bool { return r.Method == part })
+	if i < 0 {
+		i = len(l.costs)
+		l.costs = append(l.costs, Result{Part: Meta, Method: part, Figures: map[string]Figure{"runs": {0}, "gradients": {0}, "cpu_seconds": {0}}})
+	}
+	f := l.costs[i].Figures
+	f["runs"][0]++
+	if s != nil {
+		f["gradients"][0] += float64(s.Steps)
+		f["cpu_seconds"][0] += s.Seconds.CPU
+	}
 }
 
 // row is a result with the trials from which it is computed. They may not be done yet.
@@ -59,7 +72,7 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 		}
 		of += n
 	}
-	l.runs, l.gradients, l.used = 0, 0, 0
+	l.costs = nil
 	e := l.stage(0, of)
 	finish := func(end int) error {
 		more, err := l.finish(ctx, e, s.Parts[begun:end], rows)
@@ -139,12 +152,8 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range done {
-		l.runs++
-		if s != nil {
-			l.gradients += float64(s.Steps)
-			l.used += s.Seconds.CPU
-		}
+	for i, s := range done {
+		l.spend(e.Trials[i].Part, s)
 	}
 	results := make([]Result, len(rows))
 	outcomes := make([][]*outcome, len(rows))

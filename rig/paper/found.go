@@ -10,7 +10,7 @@ import (
 // expressions like those of claims.yaml, each after the name of its paper: ${bose2024:
 // mean(v(...))}. ${claims: VERDICT} is the number of claims of all papers with a verdict, and
 // ${claims: all} the number of all claims. ${improving: PAPER} is the share of a paper's runs
-// that were still improving, in per cent.
+// that were still improving, in per cent, and ${hours: PAPER} their CPU time.
 
 var foundIn = regexp.MustCompile(`^\s*([a-z0-9]+):\s*(.*)$`)
 
@@ -18,7 +18,7 @@ var foundIn = regexp.MustCompile(`^\s*([a-z0-9]+):\s*(.*)$`)
 func found(text string, papers []*Paper, claims [][]judged) (string, error) {
 	var first error
 	all := map[string]*rules{}
-	shares := map[string]string{}
+	shares, hours := map[string]string{}, map[string]string{}
 	for _, p := range papers {
 		results, err := p.Results()
 		if err != nil {
@@ -31,6 +31,7 @@ func found(text string, papers []*Paper, claims [][]judged) (string, error) {
 		all[p.Name] = &rules{results: results, published: published}
 		runs, improving := ended(results)
 		shares[p.Name] = fmt.Sprintf("%.0f", 100*float64(improving)/float64(max(1, runs)))
+		hours[p.Name] = fmt.Sprintf("%.1f", costOf(results).hours)
 	}
 	out := placeholder.ReplaceAllStringFunc(text, func(whole string) string {
 		m := foundIn.FindStringSubmatch(strings.ReplaceAll(placeholder.FindStringSubmatch(whole)[1], "\n", " "))
@@ -42,6 +43,8 @@ func found(text string, papers []*Paper, claims [][]judged) (string, error) {
 				value, err = fmt.Sprint(countClaims(claims, m[2])), nil
 			case m[1] == "improving" && shares[m[2]] != "":
 				value, err = shares[m[2]], nil
+			case m[1] == "hours" && hours[m[2]] != "":
+				value, err = hours[m[2]], nil
 			case r != nil:
 				value, err = r.fill("${" + m[2] + "}")
 			}

@@ -60,7 +60,7 @@ func unfinished(rows []experiment.Result) string {
 	if improving == 0 {
 		return ""
 	}
-	return fmt.Sprintf("‡ Not trained to the end: the last evaluation of a run was its best. So ended %d of the %d runs of this table.", improving, runs)
+	return fmt.Sprintf("‡ Not trained to the end: the last evaluation of a run was its best. %d of the %d runs in this table ended this way.", improving, runs)
 }
 
 // ended counts the runs of results that did not fail, and those that were still improving when they ended.

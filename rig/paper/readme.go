@@ -86,21 +86,42 @@ func (s *sections) section(name string) (string, error) {
 	return "", fmt.Errorf("there is no section %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// runs formats the cost of the results and the date on which they were saved.
+// runs formats the cost of the results and the dates on which they were saved.
 func (s *sections) runs() string {
-	for _, r := range s.results {
+	c := costOf(s.results)
+	if len(c.dates) == 0 {
+		return "`ours.tsv` does not say what these runs cost."
+	}
+	return fmt.Sprintf("%.0f runs with %s gradient steps in %.1f hours of CPU time, saved on %s with `loadstar-lab reproduce %s --save`. Resumed runs count the CPU time of their last process only.",
+		c.runs, grouped(c.gradients), c.hours, strings.Join(c.dates, " and "), s.paper.Name)
+}
+
+// cost is what results cost to compute.
+type cost struct {
+	runs, gradients, hours float64 // hours of CPU time
+	dates                  []string
+}
+
+// costOf adds up the costs of all parts.
+func costOf(results []experiment.Result) (c cost) {
+	for _, r := range results {
 		if r.Part != experiment.Meta {
 			continue
 		}
 		f := r.Figures
+		c.runs += f["runs"].Mean()
+		c.gradients += f["gradients"].Mean()
+		c.hours += f["cpu_seconds"].Mean() / 3600
 		date := fmt.Sprintf("%.0f", f["date"].Mean())
 		if len(date) == 8 {
 			date = date[:4] + "-" + date[4:6] + "-" + date[6:]
 		}
-		return fmt.Sprintf("%.0f runs with %s gradient steps in %.1f hours of CPU time, saved on %s with `loadstar-lab reproduce %s --save`. Resumed runs count the CPU time of their last process only.",
-			f["runs"].Mean(), grouped(f["gradients"].Mean()), f["cpu_seconds"].Mean()/3600, date, s.paper.Name)
+		if !slices.Contains(c.dates, date) {
+			c.dates = append(c.dates, date)
+		}
 	}
-	return "`ours.tsv` does not say what these runs cost."
+	slices.Sort(c.dates)
+	return c
 }
 
 // grouped formats a whole number with commas.

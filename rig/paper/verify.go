@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"loadstar/internal/disk"
@@ -126,11 +127,39 @@ func (p *Paper) Results() ([]experiment.Result, error) {
 	return results, nil
 }
 
-// Save writes results to ours.tsv, and verdicts and sections that follow from them.
+// Save writes results to ours.tsv, and verdicts and sections that follow from them. Results of
+// parts that were not run stay in the file, as long as the experiment still has these parts.
 func (p *Paper) Save(results []experiment.Result) error {
-	if err := WriteResults(p.dir, results); err != nil {
+	before, err := p.Results()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err := p.Verify(true)
+	if err := WriteResults(p.dir, p.merge(before, results)); err != nil {
+		return err
+	}
+	_, err = p.Verify(true)
 	return err
+}
+
+// merge returns the results of each part, in the order of the experiment, and the costs of all.
+func (p *Paper) merge(before, after []experiment.Result) []experiment.Result {
+	has := func(rows []experiment.Result, part string) bool {
+		return slices.ContainsFunc(rows, func(r experiment.Result) bool { return r.Part == part })
+	}
+	var all []experiment.Result
+	var old []string // the parts that were not run
+	for _, name := range p.Spec.Names() {
+		from := after
+		if !has(after, name) && has(before, name) {
+			from = before
+			old = append(old, name)
+		}
+		all = append(all, slices.DeleteFunc(slices.Clone(from), func(r experiment.Result) bool { return r.Part != name })...)
+	}
+	for _, r := range before { // a row without a method is the cost of several parts
+		if r.Part == experiment.Meta && len(old) > 0 && (r.Method == "" || slices.Contains(old, r.Method)) {
+			all = append(all, r)
+		}
+	}
+	return append(all, slices.DeleteFunc(slices.Clone(after), func(r experiment.Result) bool { return r.Part != experiment.Meta })...)
 }

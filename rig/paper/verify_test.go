@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,5 +186,44 @@ func TestFound(t *testing.T) {
 		if _, err := found(text, []*Paper{p}, [][]judged{claims}); err == nil {
 			t.Errorf("%s was filled in", text)
 		}
+	}
+}
+
+// TestSaveParts checks that results of parts that were not run stay, with their costs.
+func TestSaveParts(t *testing.T) {
+	s, err := experiment.ReadSpec([]byte(`title: Test
+parts:
+  - {name: a, datasets: [hog], methods: [{name: FL, plan: {algorithm: fedavg}}]}
+  - {name: b, datasets: [hog], methods: [{name: FL, plan: {algorithm: fedavg}}]}
+`), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Paper{Spec: s}
+	row := func(part, method string, figures map[string]experiment.Figure) experiment.Result {
+		return experiment.Result{Part: part, Method: method, Figures: figures}
+	}
+	spent := func(part string, runs, date float64) experiment.Result {
+		return row(experiment.Meta, part, map[string]experiment.Figure{"runs": {runs}, "gradients": {10 * runs}, "cpu_seconds": {3600 * runs}, "date": {date}})
+	}
+	mae := func(v float64) map[string]experiment.Figure { return map[string]experiment.Figure{"mae": {v}} }
+	before := []experiment.Result{row("a", "FL", mae(1)), row("b", "FL", mae(2)), row("gone", "FL", mae(3)), spent("a", 1, 20260101), spent("b", 2, 20260101), spent("gone", 4, 20260101)}
+	after := []experiment.Result{row("b", "FL", mae(5)), spent("b", 8, 20260202)}
+	all := p.merge(before, after)
+	var got []float64
+	for _, r := range all {
+		if r.Part != experiment.Meta {
+			got = append(got, r.Figures["mae"].Mean())
+		}
+	}
+	if !slices.Equal(got, []float64{1, 5}) {
+		t.Errorf("the figures are %v", got)
+	}
+	if c := costOf(all); c.runs != 9 || c.gradients != 90 || c.hours != 9 || !slices.Equal(c.dates, []string{"2026-01-01", "2026-02-02"}) {
+		t.Errorf("the costs are %v", c)
+	}
+	// When all parts were run, nothing of the file before stays.
+	if c := costOf(p.merge(all, append(after, row("a", "FL", mae(6)), spent("a", 16, 20260202)))); c.runs != 24 || len(c.dates) != 1 {
+		t.Errorf("the costs of all parts are %v", c)
 	}
 }

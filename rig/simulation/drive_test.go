@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -125,7 +124,7 @@ func (w *world) drive() {
 			if k != "" {
 				var waits bool
 				if v, waits = w.inject(k, c, r); waits {
-					w.passed[c.key()]++ // the next decision on it is another
+					w.passed[c.key]++ // the next decision on it is another
 					continue
 				}
 			}
@@ -133,7 +132,7 @@ func (w *world) drive() {
 		if w.cutOff(c) || w.outage.hits(c, elapsed) {
 			v = refuse
 		}
-		w.note("%s: %d", c.key(), v)
+		w.note("%s: %d", c.key, v)
 		w.let(c, v)
 	}
 	w.violate("%d steps do not end the run: %s", maxSteps, w.unsettled())
@@ -169,7 +168,7 @@ func (w *world) cutOff(c *call) bool {
 // started one.
 func (w *world) startParts() (started bool) {
 	now := time.Now()
-	for _, name := range slices.Sorted(maps.Keys(w.parts)) {
+	for _, name := range w.names {
 		p := w.parts[name]
 		w.mu.Lock()
 		exited, err := p.exited && !p.dead, p.err
@@ -223,19 +222,25 @@ func (w *world) settled() bool {
 
 // unsettled returns what is not done yet, or nothing.
 func (w *world) unsettled() string {
-	ctx := context.Background()
+	if busy := w.busyAgent(); busy != "" { // before the ledgers, because it needs no query
+		return busy + " has open turns"
+	}
 	for _, at := range w.sites {
 		if at.name == hubName || w.marks.state == "finished" {
-			if n, err := at.ledger.Counter.Asked(ctx); err != nil || n > 0 {
+			if n, err := at.ledger.Counter.Asked(context.Background()); err != nil || n > 0 {
 				return fmt.Sprintf("%d turns are open at the %s", n, at.name)
 			}
 		}
 	}
+	return ""
+}
+
+func (w *world) busyAgent() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.agents {
 		if h.revoked.IsZero() && h.busy {
-			return h.name + " has open turns"
+			return h.name
 		}
 	}
 	return ""

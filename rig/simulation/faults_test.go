@@ -150,7 +150,7 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 	}
 	if happened {
 		w.faults.count[k]++
-		w.note("%s at %s", k, c.key())
+		w.note("%s at %s", k, c.key)
 	}
 	return v, waits
 }
@@ -284,7 +284,7 @@ func (w *world) restore(at *site, r *rand.Rand) bool {
 		at.backup = &backup{data, maps.Clone(at.blobs)}
 		return false
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.parts)) {
+	for _, name := range w.names {
 		if p := w.parts[name]; p.site == at && p.kind != "agent" && p.kind != "keeper" && !p.dead {
 			w.crashPart(p, time.Now().Add(upTo(r, w.absent)))
 		}

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing/synctest"
@@ -50,13 +51,12 @@ type part struct {
 type call struct {
 	*part
 	what    string
+	key     string // what, with the name of the part
 	arrival uint64
 	rest    int // number of rests before it arrived
 	release chan verdict
 	ready   func() bool // nil means always
 }
-
-func (c *call) key() string { return c.name + " " + c.what }
 
 // schedule decides which of the waiting calls goes on.
 type schedule struct {
@@ -111,7 +111,7 @@ func (p *part) wait(ctx context.Context, what string, ready func() bool) (verdic
 		return refuse, errDead
 	}
 	s.arrivals++
-	c := &call{part: p, what: what, arrival: s.arrivals, rest: s.rests, release: make(chan verdict, 1), ready: ready}
+	c := &call{part: p, what: what, key: p.name + " " + what, arrival: s.arrivals, rest: s.rests, release: make(chan verdict, 1), ready: ready}
 	s.waiting = append(s.waiting, c)
 	s.mu.Unlock()
 	s.ring()
@@ -207,11 +207,11 @@ func (s *schedule) candidates() (all []*call) {
 		}
 	}
 	slices.SortFunc(all, func(a, b *call) int {
-		return cmp.Or(strings.Compare(a.key(), b.key()), cmp.Compare(a.arrival, b.arrival))
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.arrival, b.arrival))
 	})
 	for i := 1; i < len(all); i++ {
-		if all[i].key() == all[i-1].key() && all[i].rest == all[i-1].rest {
-			s.racy = append(s.racy, all[i].key())
+		if all[i].key == all[i-1].key && all[i].rest == all[i-1].rest {
+			s.racy = append(s.racy, all[i].key)
 		}
 	}
 	return all
@@ -224,7 +224,13 @@ func (s *schedule) pick(all []*call) *call {
 	if !s.byName {
 		return all[s.random.IntN(len(all))]
 	}
-	return slices.MinFunc(all, func(a, b *call) int { return cmp.Compare(s.number("pick", a), s.number("pick", b)) })
+	best, lowest := all[0], s.number("pick", all[0])
+	for _, c := range all[1:] {
+		if n := s.number("pick", c); n < lowest {
+			best, lowest = c, n
+		}
+	}
+	return best
 }
 
 // number returns a random number for a call.
@@ -233,11 +239,11 @@ func (s *schedule) number(use string, c *call) uint64 {
 }
 
 // turn names a call and how often a call of its name has passed.
-func (s *schedule) turn(c *call) string { return fmt.Sprintf("%s #%d", c.key(), s.passed[c.key()]) }
+func (s *schedule) turn(c *call) string { return c.key + " #" + strconv.Itoa(s.passed[c.key]) }
 
 // let lets a call go on.
 func (s *schedule) let(c *call, v verdict) {
-	s.passed[c.key()]++
+	s.passed[c.key]++
 	if s.withdraw(c) {
 		c.release <- v
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ var sum = totals{byKind: map[kind]int{}, byState: map[string]int{}}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	debug.SetGCPercent(400) // a world's memory is small and short-lived
 	begun := time.Now()
 	code := m.Run()
 	if sum.seeds > 0 {

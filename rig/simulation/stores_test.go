@@ -48,7 +48,7 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 	if step == sqlstore.Begin || strings.HasPrefix(what, "INSERT") { // one that is not in a transaction
 		ready = func() bool { return at.writer == nil }
 	}
-	name := fmt.Sprintf("ledger %s %s", step, shorten(what))
+	name := fmt.Sprintf("ledger %s %s", step, at.w.queryName(what))
 	if err := p.ask(ctx, forCall(ctx, name), ready); err != nil {
 		return err
 	}
@@ -58,6 +58,18 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// queryName returns the name of a query.
+func (w *world) queryName(query string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name, ok := w.queries[query]
+	if !ok {
+		name = shorten(query)
+		w.queries[query] = name
+	}
+	return name
 }
 
 // shorten makes the name of a query from its text.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +92,7 @@ type world struct {
 
 	sites  []*site // the hub, and the region if there is one
 	parts  map[string]*part
+	names  []string // of the parts, sorted
 	begin  map[string]func(p *part)
 	starts map[string]int       // how often a part was started
 	again  map[string]time.Time // when parts that have ended start again
@@ -104,6 +106,7 @@ type world struct {
 	paces      map[string]*rand.Rand
 	violations []string
 	served     map[string]func() // calls that gateways serve, and what cuts them
+	queries    map[string]string // names by text
 
 	faults faults
 	marks  marks
@@ -153,7 +156,7 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 	}
 	w := &world{
 		schedule: newSchedule(seed), base: b, setting: set, t: t, dir: dir, parts: map[string]*part{}, begin: map[string]func(*part){},
-		starts: map[string]int{}, again: map[string]time.Time{}, paces: map[string]*rand.Rand{}, served: map[string]func(){}, faults: newFaults(only), marks: newMarks(),
+		starts: map[string]int{}, again: map[string]time.Time{}, paces: map[string]*rand.Rand{}, served: map[string]func(){}, queries: map[string]string{}, faults: newFaults(only), marks: newMarks(),
 	}
 	w.byName = set.stable
 	hub, err := w.newSite(hubName)
@@ -299,6 +302,8 @@ func (w *world) add(kind, name string, at *site, run func(p *part) func(context.
 		})
 	}
 	w.again[name] = w.start
+	i, _ := slices.BinarySearch(w.names, name)
+	w.names = slices.Insert(w.names, i, name)
 	w.parts[name] = &part{s: w.schedule, kind: kind, name: name, site: at, dead: true}
 }
 

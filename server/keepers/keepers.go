@@ -121,7 +121,7 @@ func New(c Config) (*Set, error) {
 	}
 	s := &Set{
 		Config:  c,
-		silence: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "loadstar_keeper_silent_seconds", Help: "Time since which a keeper has not answered; 0 if it answers."}, []string{"keeper"}),
+		silence: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "loadstar_keeper_silent_seconds", Help: "Seconds for which a keeper has not answered; 0 if it answers."}, []string{"keeper"}),
 		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_calls_total", Help: "Calls of keepers, by outcome: answered, refused, failed."}, []string{"keeper", "call", "outcome"}),
 		back:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_copies_total", Help: "Answers of a keeper that was started before another one with its identity: its folder was copied or restored."}, []string{"keeper"}),
 	}

@@ -244,8 +244,8 @@ func (r *recorder) QueryContext(ctx context.Context, text string, args ...any) (
 // client and round.
 func TestTurnsByKey(t *testing.T) {
 	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
-	r := &recorder{Querier: l.Store.Cached}
-	l.Store.Cached = r
+	r := &recorder{Querier: l.Store.Ungated}
+	l.Store.Ungated = r
 	_, err := l.Counter.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
 	testkit.Must(t, err)
 	pgtest.Equal(t, "statements", len(r.texts), 3)

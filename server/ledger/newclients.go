@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"loadstar/server/sqlstore"
@@ -48,13 +49,15 @@ func (d *Drive) HoldOut(clients []string) (err error) {
 // time, in the order of runs and clients. Clients that have answered are left out.
 func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int) (all []NewClient, err error) {
 	defer sqlstore.Wrap(&err, "reading held-out clients")
+	// SQLite prepares a statement again for each call that binds its limit. Gateways make this one
+	// every second.
 	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {
 		var x NewClient
 		err := r.Scan(&x.Run, &x.Client, &x.Agent, &x.Version)
 		all = append(all, x)
 		return err
 	}, `SELECT h.run, h.client, c.agent, r.version FROM held_out h JOIN runs r ON r.id = h.run JOIN clients c ON c.name = h.client JOIN agents a ON a.id = c.agent
-		WHERE h.done = 0 AND r.state = $1 AND r.finished > $2 AND c.revoked = 0 AND a.revoked = 0 ORDER BY h.run, h.client LIMIT $3`, Finished, sqlstore.ToMillis(after), limit)
+		WHERE h.done = 0 AND r.state = $1 AND r.finished > $2 AND c.revoked = 0 AND a.revoked = 0 ORDER BY h.run, h.client LIMIT `+strconv.Itoa(limit), Finished, sqlstore.ToMillis(after))
 	return all, err
 }
 

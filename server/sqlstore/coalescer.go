@@ -152,7 +152,7 @@ func QueryIn[T any](ctx context.Context, s *Store, each func(*sql.Rows) error, t
 		for ; n&(n-1) != 0; n++ {
 			args = append(args, part[0])
 		}
-		if err := Query(ctx, s.Cached, each, text+InList(len(first), n), args...); err != nil {
+		if err := Query(ctx, s.Ungated, each, text+InList(len(first), n), args...); err != nil {
 			return err
 		}
 	}

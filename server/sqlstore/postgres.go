@@ -66,7 +66,7 @@ func (s *Store) openPostgres(at string) error {
 	s.DB.SetMaxOpenConns(postgresConnections)
 	s.DB.SetMaxIdleConns(postgresConnections)
 	s.DB.SetConnMaxIdleTime(5 * time.Minute)
-	s.Write, s.Cached = s.DB, s.DB // PostgreSQL's driver caches prepared statements itself
+	s.Write, s.Ungated = s.DB, s.DB
 	return nil
 }
 

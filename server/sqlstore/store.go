@@ -22,7 +22,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
-	"modernc.org/sqlite" // also registers the driver
+	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"loadstar/internal/backoff"
@@ -37,11 +37,11 @@ var Migrations fs.FS = embedded
 
 // Store is a database. It is safe for concurrent use.
 type Store struct {
-	DB     *Pool
-	Write  *Pool   // for writing; with SQLite a single connection, because SQLite allows one writer
-	Cached Querier // for frequent queries; with SQLite it caches prepared statements
-	SQLite bool
-	path   string // path of SQLite's file
+	DB      *Pool
+	Write   *Pool   // for writing; with SQLite a single connection, because SQLite allows one writer
+	Ungated Querier // DB without its gate
+	SQLite  bool
+	path    string // path of SQLite's file
 	// checked means that the variable of this name counts the store.
 	checked bool
 	witness struct {
@@ -108,12 +108,12 @@ func (s *Store) openLite(path string) (err error) {
 	s.SQLite, s.Chunk, s.path = true, 32, path
 	file := sqliteFile(path)
 	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
-	db, err := sql.Open("sqlite", file+"?"+options.Encode())
+	db, err := openPrepared(file + "?" + options.Encode())
 	if err != nil {
 		return err
 	}
 	options.Set("_txlock", "immediate")
-	write, err := sql.Open("sqlite", file+"?"+options.Encode())
+	write, err := openPrepared(file + "?" + options.Encode())
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *Store) openLite(path string) (err error) {
 	s.Write.SetMaxOpenConns(1)
 	s.DB.SetMaxOpenConns(12)
 	s.DB.SetMaxIdleConns(12) // opening a connection takes longer than a query
-	s.Cached = &prepared{db: db, work: w, byText: map[string]*sql.Stmt{}}
+	s.Ungated = &Pool{DB: db, work: w}
 	return nil
 }
 

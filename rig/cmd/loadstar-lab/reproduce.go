@@ -31,6 +31,7 @@ type reproduction struct {
 	root, out                  string
 	quick, save, verify, write bool
 	parallel                   int
+	parts                      []string
 }
 
 func newReproduce() *cobra.Command {
@@ -49,7 +50,7 @@ the sample in datasets/sample replaces missing real data. Without --quick, parts
 with missing data are skipped; loadstar data fetch downloads the data. With
 --save the results are written to papers/PAPER/ours.tsv, together with
 everything that is computed from them: the verdicts in claims.yaml, and the
-generated sections of README.md.
+generated sections of README.md. With --part, the results of other parts stay.
 
 With --verify nothing is trained. The command computes every verdict and every
 generated section from ours.tsv and published.tsv, and fails if a file differs.
@@ -61,6 +62,7 @@ files instead.`,
 		RunE:    r.start,
 	}
 	f := cmd.Flags()
+	f.StringSliceVar(&r.parts, "part", nil, "train only these parts of experiment.yaml, and those that they need")
 	f.BoolVar(&r.quick, "quick", false, "run small experiments that only show that everything works")
 	f.BoolVar(&r.save, "save", false, "write ours.tsv, verdicts and generated sections in papers/PAPER")
 	f.BoolVar(&r.verify, "verify", false, "check that verdicts and generated sections follow from ours.tsv")
@@ -82,6 +84,8 @@ func (r *reproduction) start(cmd *cobra.Command, args []string) error {
 		return cli.Usagef("--quick and --save exclude each other: results of --quick are not meaningful")
 	case r.verify && (r.quick || r.save):
 		return cli.Usagef("--verify trains nothing: leave out --quick and --save")
+	case len(r.parts) > 0 && (r.verify || len(args) != 1 || args[0] == "all"):
+		return cli.Usagef("--part needs one paper to train")
 	case r.write && !r.verify:
 		return cli.Usagef("--write needs --verify; after a run, --save writes the files too")
 	}
@@ -178,6 +182,13 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	if err := r.adapt(study); err != nil {
 		return err
 	}
+	shown := *study // what this run trains and shows
+	if len(r.parts) > 0 {
+		if shown.Spec, err = study.Spec.Only(r.parts); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		shown.Note = strings.TrimSpace(study.Note + " Verdicts need all parts of the experiment.")
+	}
 	k, err := kernel.Default()
 	if err != nil {
 		return err
@@ -192,18 +203,20 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	}
 	cli.CollectOften()
 	start := time.Now()
-	results, err := lab.Run(cmd.Context(), study.Spec)
+	results, err := lab.Run(cmd.Context(), shown.Spec)
 	bar.Stop()
 	if err != nil {
 		return err
 	}
-	cost := lab.Cost()
+	costs := lab.Cost()
 	date, err := strconv.ParseFloat(start.UTC().Format("20060102"), 64)
 	if err != nil {
 		return err
 	}
-	cost.Figures["date"] = experiment.Figure{date}
-	saved := append(results, cost)
+	for _, c := range costs {
+		c.Figures["date"] = experiment.Figure{date}
+	}
+	saved := append(results, costs...)
 	if err := paper.WriteResults(out, saved); err != nil {
 		return err
 	}
@@ -213,15 +226,15 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 		wrong = study.Save(saved)
 	}
 	page := filepath.Join(out, "report.html")
-	if err := study.WriteReport(page, out, results, "loadstar "+version); err != nil {
+	if err := shown.WriteReport(page, out, results, "loadstar "+version); err != nil {
 		wrong = errors.Join(wrong, err)
 	}
 	w := cmd.OutOrStdout()
-	fmt.Fprintf(w, "%s, in %s\n", study.Spec.Title, time.Since(start).Round(time.Second))
-	if study.Note != "" {
-		fmt.Fprintln(w, study.Note)
+	fmt.Fprintf(w, "%s, in %s\n", shown.Spec.Title, time.Since(start).Round(time.Second))
+	if shown.Note != "" {
+		fmt.Fprintln(w, shown.Note)
 	}
-	err = paper.Print(w, study.Spec, results)
+	err = paper.Print(w, shown.Spec, results)
 	fmt.Fprintf(w, "\nreport: open %s in a browser\n", page)
 	return errors.Join(err, wrong)
 }
