@@ -335,7 +335,7 @@ private: ## Play CASES rounds of random fleets, keepers and a lying server: each
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run 'TestPrivate$$' -test.timeout 0 -cases $(CASES)
 
 .PHONY: private-identity
-private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets of 20 agents with 200 clients and two keepers, on SQLite and PostgreSQL: the weights must be those without masks; needs PostgreSQL; JSON=1 for JSON
+private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets of 20 agents with 200 clients and two keepers, on SQLite, on PostgreSQL and through a region: the weights must be those without masks; needs PostgreSQL; JSON=1 for JSON
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/server ./server && cd server && $$dir/server -test.run 'TestPrivateIdentity$$' -test.timeout 0 -identity
 
 .PHONY: private-planted

@@ -49,19 +49,19 @@ var identityPlans = []identityPlan{
 	{false, "algorithm: fedavg, partition: head, client: {steps: 2, batch: 8, begin: own}", "k1"},
 }
 
-var identityAll = flag.Bool("identity", false, "all plans and databases of TestPrivateIdentity, and 200 clients on 20 agents")
+var identityAll = flag.Bool("identity", false, "all plans and forms of TestPrivateIdentity, and 200 clients on 20 agents")
 
 // identityResult is what TestPrivateIdentity prints at the end.
 type identityResult struct {
 	Plans     int `json:"plans"`
 	Fleets    int `json:"fleets"`
-	Engines   int `json:"engines"`
+	Forms     int `json:"forms"`
 	Different int `json:"different"`
 }
 
 // TestPrivateIdentity trains plans in the simulator, which adds updates without masks: as private ones
-// they have the weights of the plain ones, byte for byte. Fleets with keepers, on SQLite and
-// PostgreSQL, have the weights of the simulator. The draws of a fleet differ between a plain and a
+// they have the weights of the plain ones, byte for byte. Fleets with keepers, on SQLite, on
+// PostgreSQL and through a region, have the weights of the simulator. The draws of a fleet differ between a plain and a
 // private plan, so that two sums never repeat the same training.
 func TestPrivateIdentity(t *testing.T) {
 	if testing.Short() {
@@ -72,12 +72,11 @@ func TestPrivateIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	plans, agents, clients := identityPlans[4:6], 3, 9 // the others are in TestPrivateFleet
-	databases := []string{"sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
+	forms := []string{"region"}
 	if *identityAll {
-		plans, agents, clients = identityPlans, 20, 200
-		databases = append(databases, "postgres://postgres@"+pgtest.Single(t).Addr()+"/postgres?sslmode=disable")
+		plans, agents, clients, forms = identityPlans, 20, 200, []string{"sqlite", "postgres", "region"}
 	}
-	d, result := generated(t, clients), identityResult{Plans: len(plans), Engines: len(databases)}
+	d, result := generated(t, clients), identityResult{Plans: len(plans), Forms: len(forms)}
 	for _, x := range plans {
 		plain, hidden := x.forms(clients)
 		if !bytes.Equal(simulatedAs(t, plain, d, nil, nil, k), simulatedAs(t, hidden, d, nil, nil, k)) {
@@ -88,11 +87,11 @@ func TestPrivateIdentity(t *testing.T) {
 			result.Fleets++
 		}
 	}
-	for _, database := range databases {
+	for _, form := range forms {
 		s := &site{t: t, dir: t.TempDir()}
-		result.Different += s.identical(database, plans, agents, d, k)
+		result.Different += s.identical(form, plans, agents, d, k)
 	}
-	lastLine = fmt.Sprintf("identity %d plans, %d fleets x %d, different %d", result.Plans, result.Fleets, result.Engines, result.Different)
+	lastLine = fmt.Sprintf("identity %d plans, %d fleets x %d, different %d", result.Plans, result.Fleets, result.Forms, result.Different)
 	if os.Getenv("JSON") != "" {
 		text, err := json.Marshal(result)
 		if err != nil {
@@ -113,9 +112,13 @@ func (x *identityPlan) forms(clients int) (plain, hidden string) {
 }
 
 // identical trains plans in a fleet, and returns how many have other weights in the simulator.
-func (s *site) identical(database string, plans []identityPlan, agents int, d *series.Dataset, k *kernel.Set) (different int) {
+// In the form region, half of the agents are behind a region.
+func (s *site) identical(form string, plans []identityPlan, agents int, d *series.Dataset, k *kernel.Set) (different int) {
 	s.t.Helper()
-	engine, _, _ := strings.Cut(database, ":")
+	database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
+	if form == "postgres" {
+		database = "postgres://postgres@" + pgtest.Single(s.t).Addr() + "/postgres?sslmode=disable"
+	}
 	var all []*auditor
 	var addresses []keepers.Address
 	for i := range 2 {
@@ -126,7 +129,12 @@ func (s *site) identical(database string, plans []identityPlan, agents int, d *s
 	}
 	_, at := s.serve("hub", "127.0.0.1:0", func(c *server.Config) { c.Database, c.Keepers = database, addresses })
 	operator := s.operator("hub", at)
-	s.enrol(agents, operator, at, d, k, all...)
+	servers := []door{{operator, at}}
+	if form == "region" {
+		_, regionAt := s.serve("region", "127.0.0.1:0", s.asRegion("region", at, operator))
+		servers = append(servers, door{s.operator("region", regionAt), regionAt})
+	}
+	s.enrol(agents, servers, d, k, all...)
 	for _, x := range plans {
 		if !x.fleet {
 			continue
@@ -139,12 +147,12 @@ func (s *site) identical(database string, plans []identityPlan, agents int, d *s
 		got := s.finished(operator, run.Run)
 		for _, r := range got.Rounds {
 			if r.Counted != int64(d.Len()) || r.State != "merged" {
-				s.t.Errorf("%s, {%s}: round %v", engine, x.text, r)
+				s.t.Errorf("%s, {%s}: round %v", form, x.text, r)
 			}
 		}
 		if !bytes.Equal(s.weights("hub", at, got), simulated(s.t, run.Run, hidden, d, k)) {
 			different++
-			s.t.Errorf("%s, {%s}: the fleet's weights are not the simulator's", engine, x.text)
+			s.t.Errorf("%s, {%s}: the fleet's weights are not the simulator's", form, x.text)
 		}
 	}
 	return different
@@ -161,8 +169,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enrol starts agents that share the clients, and waits until they are members.
-func (s *site) enrol(agents int, operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
+// door is a server that agents join.
+type door struct {
+	operator v1.OperatorServiceClient
+	at       string
+}
+
+// enrol starts agents that share the clients, and waits until they are members. They join the
+// servers in turn.
+func (s *site) enrol(agents int, servers []door, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	s.t.Helper()
 	// An agent that announces itself before the server knows the keeper would wait for an hour.
 	time.Sleep(500 * time.Millisecond)
@@ -172,7 +187,8 @@ func (s *site) enrol(agents int, operator v1.OperatorServiceClient, at string, d
 			s.t.Fatal(err)
 		}
 		id := fmt.Sprintf("agent%d", i+1)
-		s.hostPrivate(id, s.join(id, at, operator), part, k, all...)
+		to := servers[i%len(servers)]
+		s.hostPrivate(id, s.join(id, to.at, to.operator), part, k, all...)
 	}
 	for _, a := range all {
 		for end := time.Now().Add(patient); len(a.keeper.Members()) < agents; time.Sleep(20 * time.Millisecond) {

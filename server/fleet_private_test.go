@@ -11,12 +11,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
 	"loadstar/fed/mask"
 	"loadstar/fed/member"
 	"loadstar/fed/policy"
+	"loadstar/internal/protocol"
 	"loadstar/internal/testkit/pgtest"
 	"loadstar/keeper"
 	"loadstar/lab/sim"
@@ -26,6 +28,7 @@ import (
 	"loadstar/server"
 	"loadstar/server/keepers"
 	"loadstar/server/ledger"
+	"loadstar/server/terms"
 )
 
 // auditor is a keeper that a test can stop and start again.
@@ -130,7 +133,7 @@ func (s *site) hostPrivate(name string, i *identity.Identity, d *series.Dataset,
 }
 
 // TestPrivateFleet trains private plans in a fleet of real agents with real keepers. The weights
-// equal the simulator's, even if a keeper is unavailable and the server restarts in the
+// equal the simulator's, even if a keeper is unavailable and the servers restart in the
 // meantime.
 func TestPrivateFleet(t *testing.T) {
 	if testing.Short() {
@@ -146,12 +149,15 @@ func TestPrivateFleet(t *testing.T) {
 		keepers  int
 		postgres bool
 	}{
-		"none":     {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, false},
-		"postgres": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
-		"two":      {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
-		"two norm": {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
-		"nearest":  {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
-		"norm":     {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"none":           {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"postgres":       {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: none}, evaluate: {every: 1, windows: 8}}", 1, true},
+		"two":            {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k2, k1], least: 2, check: none}, evaluate: {every: 0}}", 2, false},
+		"two norm":       {"{algorithm: fedavg, server: {weighting: examples}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2, check: norm}, evaluate: {every: 0}}", 2, false},
+		"nearest":        {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
+		"norm":           {"{algorithm: fedavg, " + common + ", privacy: {mode: private, keepers: [k1], least: 2, check: norm}, evaluate: {every: 1, windows: 8}}", 1, false},
+		"region":         {"{algorithm: scaffold, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 5, check: none}, evaluate: {every: 1, windows: 8}}", 2, false},
+		"region norm":    {"{algorithm: fedadam, partition: head, " + common + ", privacy: {mode: private, keepers: [k1], least: 5, check: norm}, evaluate: {every: 0}}", 1, false},
+		"region nearest": {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the tests mostly wait
@@ -173,10 +179,22 @@ func TestPrivateFleet(t *testing.T) {
 			hub, at := s.serve("hub", "127.0.0.1:0", change)
 			operator := s.operator("hub", at)
 			agents := 3
-			if name == "nearest" {
+			if strings.HasSuffix(name, "nearest") {
 				agents = 9 // each simulated client is a separate agent
 			}
-			s.enrol(agents, operator, at, d, k, all...)
+			servers := []door{{operator, at}}
+			restart := func() {}
+			if strings.HasPrefix(name, "region") { // for every second agent
+				agents = max(agents, 5)
+				asRegion := s.asRegion("region", at, operator)
+				region, regionAt := s.serve("region", "127.0.0.1:0", asRegion)
+				servers = append(servers, door{s.operator("region", regionAt), regionAt})
+				restart = func() {
+					region.stop()
+					s.serve("region", regionAt, asRegion)
+				}
+			}
+			s.enrol(agents, servers, d, k, all...)
 			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: x.plan, Clients: 9})
 			if err != nil {
 				t.Fatal(err)
@@ -187,6 +205,7 @@ func TestPrivateFleet(t *testing.T) {
 				return strings.HasPrefix(r.Waits, "keeper k1 has not answered since 20") || r.State == "finished"
 			})
 			hub.stop()
+			restart()
 			s.serve("hub", at, change)
 			all[0].start()
 			got := s.finished(operator, run.Run)
@@ -200,7 +219,7 @@ func TestPrivateFleet(t *testing.T) {
 			if !bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
 				t.Error("the weights differ from the simulator's")
 			}
-			if name == "nearest" {
+			if strings.HasSuffix(name, "nearest") {
 				of.Directions[0]++
 				if bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
 					t.Error("the weights do not depend on what the keeper has chosen")
@@ -208,4 +227,98 @@ func TestPrivateFleet(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestInventedMembers lets a region name members that the keeper does not know. The keeper refuses the
+// sum and names the rule, or, if it checks norms, the result.
+func TestInventedMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a fleet")
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range []string{"none", "norm"} {
+		t.Run(check, func(t *testing.T) {
+			t.Parallel()
+			s := &site{t: t, dir: t.TempDir()}
+			d := generated(t, 9)
+			database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
+			a := s.auditor("keeper")
+			a.admit(database)
+			a.start()
+			_, at := s.serve("hub", "127.0.0.1:0", func(c *server.Config) {
+				c.Database, c.Keepers = database, []keepers.Address{a.address("k1")}
+			})
+			operator := s.operator("hub", at)
+			honest, err := d.Part(1, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.enrol(2, []door{{operator, at}}, honest, k, a)
+			i := s.join("liar", at, operator)
+			liar := v1.NewAgentServiceClient(i.HTTPClient(), i.Server(), protocol.Client())
+			if _, err := liar.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"x", "y"}, Inputs: []string{"floor_area"}, StepSeconds: 3600, Generated: true}); err != nil {
+				t.Fatal(err)
+			}
+			plan := "{algorithm: fedavg, rounds: 3, client: {steps: 1, batch: 8}, schedule: {cohort: 0, quorum: 0.5}, privacy: {mode: private, keepers: [k1], least: 2, check: " + check + "}, evaluate: {every: 0}}"
+			run, err := operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(honest.Len() + 2)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var last *v1.Run
+			for sent := map[int64]bool{}; last == nil || last.State == "waiting" || last.State == "running"; time.Sleep(20 * time.Millisecond) {
+				r, err := operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run.Run})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last = r.Run
+				q, err := liar.Exchange(t.Context(), &v1.ExchangeRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, task := range q.Tasks {
+					if sent[task.Round] {
+						continue
+					}
+					sent[task.Round] = true
+					said := s.invent(liar, i.ID(), r.Plan, task)
+					if rejected := said.Outcome == v1.Outcome_OUTCOME_REJECTED && strings.Contains(said.Reason, "keeper k1 refused: member: "); rejected != (check == "norm") {
+						t.Errorf("the hub's answer is %v: %s", said.Outcome, said.Reason)
+					}
+				}
+			}
+			if check == "norm" {
+				if last.State != "finished" || last.Version != 3 {
+					t.Errorf("the run of the honest agents is %v", last)
+				}
+				return
+			}
+			if last.State != "failed" || last.Version != 0 || !strings.Contains(last.Reason, "keeper k1 refused: member: ") {
+				t.Errorf("the run is %v", last)
+			}
+		})
+	}
+}
+
+// invent sends a result of a member that is not enrolled.
+func (s *site) invent(region v1.AgentServiceClient, id, plan string, task *v1.Task) *v1.Received {
+	s.t.Helper()
+	of, err := terms.Read(plan, task.Plan, task.Fleet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q := &v1.Result{
+		Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_MASKED,
+		Members: []*v1.MaskedResult{{Agent: id + ".nobody", Clients: int64(len(task.Clients)), Nonce: make([]byte, 16)}},
+	}
+	for _, c := range task.Clients {
+		q.Shares = append(q.Shares, &v1.Share{Client: c})
+	}
+	said, err := protocol.SendResult(s.t.Context(), region, nil, q, make([]byte, of.MaskedBytes()), 4<<20)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return said
 }

@@ -49,6 +49,7 @@ type open struct {
 	withheld bool                                 // the keeper approves no plan
 	newest   int64                                // the newest round that it claims to have released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
+	members  []string                             // in the order of their enrolment
 }
 
 func newOpen(t testing.TB) *open {
@@ -103,6 +104,24 @@ func (k *open) State(_ context.Context, q *v1.KeeperStateRequest) (*v1.KeeperSta
 	k.mu.Unlock()
 	a.Signature = member.Sign(k.identity, 1, q, a)
 	return a, nil
+}
+
+func (k *open) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a := &v1.KeeperEnrolResponse{}
+	for _, e := range q.Enrolments {
+		k.members = append(k.members, e.Agent)
+		a.Receipts = append(a.Receipts, &v1.Receipt{})
+	}
+	a.Signature = member.Sign(k.identity, 1, q, a)
+	return a, nil
+}
+
+func (k *open) enrolled() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.members)
 }
 
 func (k *open) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
@@ -274,7 +293,7 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("a client twice", "has the same client twice", q, func(q *v1.Result) { q.Shares[1].Client = "b0" })
 	b.counted(q)
 	b.counted(q) // the answer to it was lost
-	wrong("the same part", "another result of the agent is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
+	wrong("the same part", "rule part: another result of agent "+b.id+" is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
 	b.counted(st.masked(y, b.id, 1, both, "b2"))
 	a.counted(st.masked(x, a.id, 0, both, "a0", "a1"))
 	same := func(version int64) {

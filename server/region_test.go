@@ -82,6 +82,15 @@ func (s *site) serve(name, address string, change func(*server.Config)) (*proces
 	return nil, ""
 }
 
+// asRegion joins the hub as a region and returns the region's configuration.
+func (s *site) asRegion(name, at string, atHub v1.OperatorServiceClient) func(*server.Config) {
+	s.t.Helper()
+	i := s.join(name+"/hub", at, atHub)
+	return func(c *server.Config) {
+		c.Hub = &server.Hub{Address: i.Server(), Name: i.ID(), Client: i.HTTPClient(), Renew: i.RenewIfDue}
+	}
+}
+
 func (s *site) log(name string) *slog.Logger {
 	if !testing.Verbose() {
 		return slog.New(slog.DiscardHandler)
@@ -180,10 +189,7 @@ func TestRegion(t *testing.T) {
 			d := generated(t, 9)
 			hub, at := s.serve("hub", "127.0.0.1:0", nil)
 			atHub := s.operator("hub", at)
-			toHub := s.join("region/hub", at, atHub)
-			asRegion := func(c *server.Config) {
-				c.Hub = &server.Hub{Address: toHub.Server(), Client: toHub.HTTPClient(), Renew: toHub.RenewIfDue}
-			}
+			asRegion := s.asRegion("region", at, atHub)
 			region, regionAt := s.serve("region", "127.0.0.1:0", asRegion)
 			atRegion := s.operator("region", regionAt)
 			for i := range 3 {

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"loadstar/internal/testkit"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
-	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 )
 
@@ -27,7 +25,7 @@ func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	testkit.Must(t, err)
 	t.Cleanup(i.HTTPClient().CloseIdleConnections)
 	return newStation(t, func(c *Config) {
-		c.Hub = &Hub{Address: hub.url, Client: i.HTTPClient(), Renew: i.RenewIfDue}
+		c.Hub = &Hub{Address: hub.url, Name: i.ID(), Client: i.HTTPClient(), Renew: i.RenewIfDue}
 		if change != nil {
 			change(c)
 		}
@@ -70,28 +68,6 @@ func TestRegionCannotDriveRuns(t *testing.T) {
 	}
 	a.task(run, 1)
 	testkit.Must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
-}
-
-// A region declines a private plan and says why. The hub's own agents train it.
-func TestRegionDeclinesPrivatePlans(t *testing.T) {
-	t.Parallel()
-	k := []*open{newOpen(t)}
-	hub := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
-	region := newRegion(t, hub, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
-	a, b := hub.join("a0"), hub.join("b0")
-	region.join("r0", "r1", "r2")
-	run := hub.begin(strings.NewReplacer(", union", "", "12h", "12h, quorum: 0.4").Replace(hiddenPlan), 5)
-	a.counted(hub.masked(a.task(run, 0), a.id, 0, k, "a0"))
-	b.counted(hub.masked(b.task(run, 0), b.id, 0, k, "b0"))
-	hub.weights(run, 1)
-	r, err := hub.operator.GetRun(t.Context(), &v1.GetRunRequest{Run: run})
-	testkit.Must(t, err)
-	if want := "3 of 5 clients declined round 1: the region cannot use the plan: private plans do not work through a region yet"; !strings.HasPrefix(r.Run.Reason, want) {
-		t.Errorf("the run says %q, want %q", r.Run.Reason, want)
-	}
-	if _, err := region.ledger.Run(t.Context(), run); !errors.Is(err, ledger.ErrNotFound) {
-		t.Errorf("the region has the run: %v", err)
-	}
 }
 
 // When the hub closes turns, the region closes them too, so that its agents stop training.

@@ -120,6 +120,8 @@ type Config struct {
 // Hub configures a region's connection to its hub.
 type Hub struct {
 	Address string
+	// Name is the region's name at the hub.
+	Name string
 	// Client presents the region's certificate. Renew renews the certificate if it is
 	// due.
 	Client *http.Client
@@ -477,8 +479,12 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 		return err
 	}
 	group.Go(func() error { return s.watchAuthority(ctx) })
+	var hub *gateway.Hub
+	if s.Hub != nil {
+		hub = gateway.NewHub(s.Hub.Name, s.Hub.Address, s.Hub.Client)
+	}
 	g := gateway.New(gateway.Config{
-		Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Woken: s.ledger.AgentsWoken(ctx), Terms: s.terms, Authority: s.authority,
+		Hub: hub, Ledger: s.ledger, Blobs: s.blobs, Wake: s.ledger.Wake, Woken: s.ledger.AgentsWoken(ctx), Terms: s.terms, Authority: s.authority,
 		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
 		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Keepers: s.keepers, Log: s.Log, Metrics: s.registry,
 	})

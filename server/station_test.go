@@ -153,6 +153,9 @@ func (st *station) join(clients ...string) *raw {
 func (st *station) joinFor(life time.Duration, clients ...string) *raw {
 	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
+	if st.Hub != nil {
+		id = st.Hub.Name + "." + id
+	}
 	testkit.Must(st, st.ledger.Directory.AddToken(st.Context(), []byte(id), directory.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
 	testkit.Must(st, st.ledger.Directory.Join(st.Context(), []byte(id), directory.Agent{ID: id, Name: "raw"}, time.Now()))
 	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, life)))

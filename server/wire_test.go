@@ -420,11 +420,12 @@ func TestWhatLeaves(t *testing.T) {
 		AnnounceRequest.clients AnnounceRequest.generated AnnounceRequest.inputs AnnounceRequest.now AnnounceRequest.step_seconds AnnounceRequest.version
 		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.interim
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
-		Decline.code Decline.reason Decline.turns Enrolment.keeper Enrolment.sealed Evaluation.clients Evaluation.relative_mae
+		Decline.code Decline.reason Decline.turns EnrolRequest.agent EnrolRequest.enrolments Enrolment.keeper Enrolment.sealed Evaluation.clients Evaluation.relative_mae
 		ExchangeRequest.adapted ExchangeRequest.declines ExchangeRequest.enrolments ExchangeRequest.have ExchangeRequest.heads ExchangeRequest.pushed ExchangeRequest.releases
 		ExchangeRequest.reports ExchangeRequest.result ExchangeRequest.session ExchangeRequest.training ExchangeRequest.wait_ms
 		JoinRequest.csr JoinRequest.name JoinRequest.old_certificate JoinRequest.old_signature JoinRequest.secret
-		RenewRequest.csr Result.checksum Result.chunk Result.evaluation Result.form Result.nonce Result.offset Result.part Result.round Result.run
+		MaskedResult.agent MaskedResult.clients MaskedResult.nonce MaskedResult.part
+		RenewRequest.csr Result.checksum Result.chunk Result.evaluation Result.form Result.members Result.nonce Result.offset Result.part Result.round Result.run
 		Result.shares Result.size Result.version
 		SeenHead.hash SeenHead.run SeenHead.version Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
 		Turns.clients Turns.round Turns.run`)

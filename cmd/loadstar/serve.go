@@ -169,7 +169,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 		if err != nil {
 			return err
 		}
-		c.Hub = &server.Hub{Address: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue}
+		c.Hub = &server.Hub{Address: i.Server(), Name: i.ID(), Client: i.HTTPClient(), Renew: i.RenewIfDue}
 	}
 	if data := from.Rounds.Data; data != "" {
 		d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), data, from.Rounds.Root)

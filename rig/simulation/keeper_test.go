@@ -119,7 +119,7 @@ func (k *auditor) invite() error {
 		if err != nil {
 			return err
 		}
-		f, err := os.OpenFile(k.w.invitations(agentName(i)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		f, err := os.OpenFile(k.w.invitations(k.w.agentName(i)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return err
 		}
@@ -600,18 +600,32 @@ func (w *world) checkMasked(agent string, body []byte) {
 
 // withoutDraws returns a call without the data that agents draw at random, so that the call has
 // the same name in every repetition.
-func withoutDraws(body []byte) []byte {
-	var m v1.ExchangeRequest
-	if proto.Unmarshal(body, &m) != nil {
+func withoutDraws(path string, body []byte) []byte {
+	var m interface {
+		proto.Message
+		GetEnrolments() []*v1.Enrolment
+	}
+	switch path {
+	case "Exchange":
+		m = &v1.ExchangeRequest{}
+	case "Enrol":
+		m = &v1.EnrolRequest{}
+	default:
 		return body
 	}
-	for _, e := range m.Enrolments {
+	if proto.Unmarshal(body, m) != nil {
+		return body
+	}
+	for _, e := range m.GetEnrolments() {
 		e.Sealed = nil
 	}
-	if m.Result != nil {
-		m.Result.Chunk, m.Result.Checksum, m.Result.Nonce = nil, 0, nil
+	if q, ok := m.(*v1.ExchangeRequest); ok && q.Result != nil {
+		q.Result.Chunk, q.Result.Checksum, q.Result.Nonce = nil, 0, nil
+		for _, r := range q.Result.Members {
+			r.Nonce = nil
+		}
 	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&m)
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return body
 	}

@@ -51,9 +51,11 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 		body = withoutWaiting(body)
 	}
 	told := body
-	if path == "Exchange" && l.to.w.private != nil {
-		l.to.w.checkMasked(l.identity, body)
-		told = withoutDraws(body)
+	if l.to.w.private != nil {
+		if path == "Exchange" {
+			l.to.w.checkMasked(l.identity, body)
+		}
+		told = withoutDraws(path, body)
 	}
 	sum := sha256.Sum256(append(told, q.Header.Get("Range")...))
 	name := fmt.Sprintf("%.12s %x", path, sum[:3])

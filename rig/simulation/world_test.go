@@ -189,7 +189,7 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 	}
 	first := 0
 	for i, n := range set.clients {
-		h := &host{name: agentName(i), site: at, meters: b.meters[first : first+n]}
+		h := &host{name: w.agentName(i), site: at, meters: b.meters[first : first+n]}
 		first += n
 		if i == 0 { // one agent is always at the hub
 			h.site = hub
@@ -205,7 +205,15 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 	return w, w.beginRun()
 }
 
-func agentName(i int) string { return fmt.Sprint("a", i+1) }
+// agentName returns the name of an agent. One behind a region needs the region's name in its own to be in
+// private runs.
+func (w *world) agentName(i int) string {
+	name := fmt.Sprint("a", i+1)
+	if i > 0 && w.region && w.private != nil {
+		name = relayID + "." + name
+	}
+	return name
+}
 
 func (w *world) addRun(hub *site) error {
 	return hub.ledger.AddRun(context.Background(), ledger.Run{ID: runID, Name: runID, Plan: w.plan(), Wanted: int64(w.total()), Created: time.Now()}, "test")
@@ -318,8 +326,12 @@ func (w *world) addServer(at *site, prefix string) {
 		w.add("gateway", fmt.Sprintf("%sgw%d", prefix, i+1), at, func(p *part) func(context.Context) error {
 			sessions := 0
 			all := w.keepersOf(p, at)
+			var to *gateway.Hub
+			if at.name != hubName {
+				to = gateway.NewHub(relayID, "http://hub", &http.Client{Transport: &link{w.sites[0], p, relayID}})
+			}
 			g := gateway.New(gateway.Config{
-				Keepers: all,
+				Keepers: all, Hub: to,
 				Session: func() string {
 					sessions++
 					return fmt.Sprint(p.name, " ", w.starts[p.name], " ", sessions)

@@ -143,17 +143,19 @@ func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Fi
 	if !recipe.Private(p) {
 		return "", nil
 	}
-	agents, err := x.Agents(members)
+	all, err := x.Agents(members)
 	if err != nil {
 		return "", err
 	}
-	if needs := int64(recipe.LeastClients(p)); agents < needs {
-		return fmt.Sprintf("%d agents can take part, and a round needs at least %d for its sum; wait for more agents, or lower privacy.least in the plan", agents, needs), nil
-	}
-	q := *p
 	for _, name := range p.Privacy.Keepers {
+		agents, q := d.Keepers.Agents(name, all), *p
+		if needs := int64(recipe.LeastClients(p)); agents < needs {
+			d.Keepers.Watch(p.Privacy.Keepers) // it knows new members behind regions first
+			return fmt.Sprintf("%d agents can take part, and a round needs at least %d for its sum; wait for more agents, or lower privacy.least in the plan", agents, needs), nil
+		}
 		q.Privacy.Least = int(d.Keepers.Least(name))
 		if needs := int64(recipe.LeastClients(&q)); agents < needs {
+			d.Keepers.Watch(p.Privacy.Keepers)
 			return fmt.Sprintf("%d agents can take part, and a round needs at least %d, because keeper %s releases no sum of fewer than %d; wait for more agents, or ask its administrators to lower least in keeper.yaml", agents, needs, name, q.Privacy.Least), nil
 		}
 	}

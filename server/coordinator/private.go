@@ -163,12 +163,8 @@ func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, 
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range all {
-		nonce, err := hex.DecodeString(m.Nonce)
-		if err != nil {
-			return nil, fmt.Errorf("%w: a nonce of run %s: %w", ledger.ErrDamaged, d.id, err)
-		}
-		q.Results = append(q.Results, &v1.MaskedResult{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: nonce})
+	if q.Results, err = maskedResults(d.id, all); err != nil {
+		return nil, err
 	}
 	made, err := proto.MarshalOptions{Deterministic: true}.Marshal(q)
 	if err != nil {
@@ -179,6 +175,18 @@ func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, 
 		return err
 	})
 	return request, err
+}
+
+// maskedResults returns masks as messages have them.
+func maskedResults(run string, masks []ledger.Mask) (all []*v1.MaskedResult, err error) {
+	for _, m := range masks {
+		nonce, err := hex.DecodeString(m.Nonce)
+		if err != nil {
+			return nil, fmt.Errorf("%w: a nonce of run %s: %w", ledger.ErrDamaged, run, err)
+		}
+		all = append(all, &v1.MaskedResult{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: nonce})
+	}
+	return all, nil
 }
 
 // maskedRound returns the round for which agents have masked their results.

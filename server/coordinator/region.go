@@ -270,12 +270,19 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		err = r.Ledger.Relay.Gather(ctx, r.lead, run, !t.Folds(), func(n int64) bool {
+		by := ledger.ByRound
+		switch {
+		case !t.Folds():
+			by = ledger.ByUpdate
+		case t.Checks(): // keepers judge each result, and the hub asks them
+			by = ledger.ByBatch
+		}
+		err = r.Ledger.Relay.Gather(ctx, r.lead, run, by, func(n int64) bool {
 			k := roundKey{run, n}
 			if _, seen := r.since[k]; !seen {
 				r.since[k] = now
 			}
-			ready := !t.Folds() || !open[k] || now.Sub(r.since[k]) >= r.Linger
+			ready := by != ledger.ByRound || !open[k] || now.Sub(r.since[k]) >= r.Linger
 			if ready {
 				delete(r.since, k)
 			}
@@ -289,13 +296,15 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 }
 
 // push sends the sendings that the hub does not have yet. After callTimeout it stops until
-// the next tick, so that check-ins can extend leases in between.
+// the next tick, so that check-ins can extend leases in between. A run whose keepers do not
+// answer does not stop the others.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
 	runs, err := r.Ledger.Relay.Adopted(ctx)
 	if err != nil {
 		return err
 	}
+	var failed error
 	for _, run := range runs {
 		all, err := r.Ledger.Relay.Sendings(ctx, run)
 		if err != nil {
@@ -306,17 +315,18 @@ func (r *relay) push(ctx context.Context) error {
 				continue
 			}
 			if time.Since(begun) > callTimeout {
-				return nil
+				return failed
 			}
 			if err := r.send(ctx, run, &all[i]); err != nil {
-				return fmt.Errorf("sending %s of run %s to the hub: %w", all[i].ID, run, err)
+				failed = errors.Join(failed, fmt.Errorf("sending %s of run %s to the hub: %w", all[i].ID, run, err))
+				break
 			}
 			// The hub is reachable, so ask for its verdict soon.
 			r.retry.Reset()
 			r.next = time.Time{}
 		}
 	}
-	return nil
+	return failed
 }
 
 // declineExpired withdraws the region's expired leases and declines their turns at the hub.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"loadstar/fed/round"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -35,8 +37,14 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if err != nil {
 		return err
 	}
-	if s.Single {
+	switch {
+	case s.Single:
 		q.Form = v1.Form_FORM_UPDATE
+	case t.Private():
+		q.Form = v1.Form_FORM_MASKED
+		if q.Members, err = maskedResults(run, s.Masks); err != nil {
+			return err
+		}
 	}
 	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk)
 	if err != nil {
@@ -56,6 +64,15 @@ func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 			return nil, fmt.Errorf("sending %s has %d parts, want 1", s.ID, len(s.Parts))
 		}
 		return s.Parts[0], nil
+	}
+	if t.Private() {
+		sum := make([]uint64, t.MaskedLen())
+		for _, p := range s.Parts {
+			if err := round.AddVector(sum, p); err != nil {
+				return nil, fmt.Errorf("%w: a masked sum of sending %s: %w", ledger.ErrDamaged, s.ID, err)
+			}
+		}
+		return round.AppendVector(make([]byte, 0, 8*len(sum)), sum), nil
 	}
 	f := round.NewFold(t.Rules)
 	for _, p := range s.Parts {
@@ -230,8 +247,11 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	if err != nil {
 		return r.refuse(ctx, t, err)
 	}
+	var privacy []byte
 	if known.Private() {
-		return r.refuse(ctx, t, errors.New("private plans do not work through a region yet; its agents must join the hub"))
+		if privacy, err = proto.Marshal(t.Privacy); err != nil || len(privacy) == 0 {
+			return r.refuse(ctx, t, errors.New("the plan is private, and the task has no statements of keepers"))
+		}
 	}
 	most := int64(4 * known.Shared)
 	for _, b := range []string{t.Weights, t.Control} {
@@ -249,7 +269,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	a := ledger.Adoption{
 		Run:   ledger.Run{ID: t.Run, Name: known.Plan.Name, Plan: string(plan), PlanBlob: t.Plan, Fleet: t.Fleet},
 		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control, Limits: limits},
-		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond),
+		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond), Privacy: privacy,
 	}
 	gone, retired, err := r.Ledger.Relay.Adopt(ctx, r.lead, a, now)
 	if err != nil {

@@ -78,6 +78,9 @@ type Caller struct {
 	// Hosts reports whether the agent has any clients. Copied reports whether two machines
 	// were seen with its identity.
 	Hosts, Copied bool
+	// Limited reports whether the agent's token limits the number of its clients, so that it is no
+	// region.
+	Limited bool
 
 	used              Credential // the newest certificate that it has used
 	since             time.Time  // time of its first use
@@ -106,12 +109,12 @@ func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, erro
 	// Do not use EXISTS here, because PostgreSQL would then scan the whole table.
 	err := sqlstore.QueryIn(ctx, d.store, func(r *sql.Rows) error {
 		var c Caller
-		var revoked, hosts, copied, issued, since int64
-		err := r.Scan(&c.ID, &revoked, &hosts, &copied, &c.used.Serial, &issued, &since, &c.previous, &c.pending)
-		c.Revoked, c.Hosts, c.Copied, c.used.Issued, c.since = revoked != 0, hosts != 0, copied != 0, sqlstore.FromMillis(issued), sqlstore.FromMillis(since)
+		var revoked, hosts, copied, most, issued, since int64
+		err := r.Scan(&c.ID, &revoked, &hosts, &copied, &most, &c.used.Serial, &issued, &since, &c.previous, &c.pending)
+		c.Revoked, c.Hosts, c.Copied, c.Limited, c.used.Issued, c.since = revoked != 0, hosts != 0, copied != 0, most != 0, sqlstore.FromMillis(issued), sqlstore.FromMillis(since)
 		has[c.ID] = c
 		return err
-	}, `SELECT a.id, a.revoked, COALESCE((SELECT 1 FROM clients c WHERE c.agent = a.id LIMIT 1), 0), a.copied, a.serial, a.issued, a.switched, a.previous, a.pending
+	}, `SELECT a.id, a.revoked, COALESCE((SELECT 1 FROM clients c WHERE c.agent = a.id LIMIT 1), 0), a.copied, a.most_clients, a.serial, a.issued, a.switched, a.previous, a.pending
 		FROM agents a WHERE a.id IN `, nil, ids)
 	all := make([]Caller, len(ids))
 	for i, id := range ids {

@@ -88,21 +88,26 @@ type rowQuerier interface {
 }
 
 // CountIn is like CountClients, with a filter and in a transaction.
-func (d *Directory) CountIn(ctx context.Context, q rowQuerier, f Filter) (int64, error) {
-	return d.count(ctx, q, "*", f)
-}
-
-// AgentsIn returns the number of agents that have the clients that CountIn counts.
-func (d *Directory) AgentsIn(ctx context.Context, q rowQuerier, f Filter) (int64, error) {
-	return d.count(ctx, q, "DISTINCT c.agent", f)
-}
-
-func (d *Directory) count(ctx context.Context, q rowQuerier, what string, f Filter) (n int64, err error) {
+func (d *Directory) CountIn(ctx context.Context, q rowQuerier, f Filter) (n int64, err error) {
 	defer sqlstore.Wrap(&err, "counting clients")
 	var args []any
 	which := d.Selects(f, &args)
-	err = q.QueryRowContext(ctx, "SELECT count("+what+") FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
+	err = q.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
 	return n, err
+}
+
+// AgentsIn returns the agents that have the clients that CountIn counts.
+func (d *Directory) AgentsIn(ctx context.Context, q sqlstore.Querier, f Filter) (all []string, err error) {
+	defer sqlstore.Wrap(&err, "reading the agents of clients")
+	var args []any
+	which := d.Selects(f, &args)
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
+		var agent string
+		err := r.Scan(&agent)
+		all = append(all, agent)
+		return err
+	}, "SELECT DISTINCT c.agent FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...)
+	return all, err
 }
 
 // LastSeen returns when any agent was last seen, or the zero time if none was.

@@ -93,6 +93,7 @@ func newFair(pace Pace, byAddress bool, report *access.LimitReport) *fair {
 			v1.AgentServiceAnnounceProcedure: connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
 			v1.AgentServiceRenewProcedure:    connlimit.NewRates(rarePerSecond, rareBurst, maxCallers),
 			v1.AgentServiceExchangeProcedure: connlimit.NewRates(calls, int(burstSeconds*calls), maxCallers),
+			v1.AgentServiceEnrolProcedure:    connlimit.NewRates(calls, int(burstSeconds*calls), maxCallers),
 		},
 		large:  connlimit.NewRates(max(calls, resultsPerSecond), int(burstSeconds*max(calls, resultsPerSecond)), maxCallers),
 		report: report, lanes: map[string]*lane{}, heavy: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
@@ -292,4 +293,5 @@ var reasons = map[string]string{
 	v1.AgentServiceAnnounceProcedure: access.LimitedAnnouncements,
 	v1.AgentServiceRenewProcedure:    access.LimitedRenewals,
 	v1.AgentServiceExchangeProcedure: access.LimitedCheckIns,
+	v1.AgentServiceEnrolProcedure:    access.LimitedCheckIns,
 }

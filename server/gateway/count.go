@@ -35,9 +35,10 @@ type arrived struct {
 	terms      *terms.Terms
 	result     *terms.Result
 	evaluation ledger.Evaluation
-	bytes      int          // size of its numbers
-	mask       *ledger.Mask // of a result of a private plan, or nil
-	check      *checked     // values that keepers judge before the result counts, or nil
+	bytes      int           // size of its numbers
+	masks      []ledger.Mask // of a result of a private plan, or nil
+	check      *checked      // values that keepers judge before the result counts, or nil
+	alone      bool          // not added to other results, because the hub lets keepers judge it
 
 	done chan struct{} // closed when counted or err is set
 	// counted means that the result is counted. If it is false without an error, the ledger
@@ -217,7 +218,7 @@ func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrive
 	})
 	for len(all) > 0 {
 		n := 1
-		for n < len(all) && all[n].run == all[0].run && all[n].round == all[0].round {
+		for n < len(all) && all[n].addsTo(all[0]) {
 			n++
 		}
 		again = append(again, c.countRound(ctx, all[:n])...)
@@ -300,9 +301,7 @@ func (a *arrived) forLedger() ledger.Arrival {
 	for i, s := range a.result.Shares {
 		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}
-	if a.mask != nil {
-		l.Masks = []ledger.Mask{*a.mask}
-	}
+	l.Masks = a.masks
 	return l
 }
 
@@ -326,10 +325,10 @@ func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
 
 // forLedger implements ledger.Fold.
 func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
-	if f.terms.Chooses() {
+	if f.terms.Chooses() && !f.all[0].alone {
 		for _, i := range counted {
 			a := f.all[i]
-			singles = append(singles, ledger.Single{Client: a.mask.Name(), Version: int64(a.result.Version), Numbers: a.result.Numbers})
+			singles = append(singles, ledger.Single{Client: a.masks[0].Name(), Version: int64(a.result.Version), Numbers: a.result.Numbers})
 		}
 		return nil, singles, nil
 	}

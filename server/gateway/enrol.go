@@ -40,6 +40,9 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	join := g.Ledger.Directory.Rejoin
 	if a.ID == "" {
 		a.ID, join = strings.ToLower(rand.Text()[:16]), g.Ledger.Directory.Join
+		if g.Hub != nil {
+			a.ID = g.Hub.nameIn(a.ID)
+		}
 	}
 	key, err := g.Ledger.HeadKey(ctx)
 	if err != nil {
@@ -153,7 +156,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		g.metrics.refused.WithLabelValues("client").Add(float64(n))
 		g.Log.Warn("an agent announced clients that it may not host", "agent", agent, "clients", n, "reason", refused.Reason)
 	}
-	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.Keepers.Known()}, nil
+	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.known(ctx)}, nil
 }
 
 // version returns the version of an agent's program, or an empty string if the text is not

@@ -30,10 +30,11 @@ type notAccepted struct{ why string }
 
 func (n *notAccepted) Error() string { return n.why }
 
-// toCheck returns the values that a plan's keeper judges, or nil if the plan has no check.
+// toCheck returns the values that a plan's keeper judges, or nil if the plan has no check or the
+// hub asks the keeper.
 // Computing the products takes most of the time of counting, so each call computes its own.
 func (x *results) toCheck(ctx context.Context, t *terms.Terms, r *v1.Result, numbers []byte) (*checked, error) {
-	if !t.Checks() {
+	if !t.Checks() || x.region {
 		return nil, nil
 	}
 	c := &checked{keepers: t.Plan.Privacy.Keepers}
@@ -98,8 +99,9 @@ func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arri
 func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {
-		nonce, _ := hex.DecodeString(a.mask.Nonce) // the nonce was encoded from bytes
-		a.check.result.Result = &v1.MaskedResult{Agent: a.mask.Agent, Part: a.mask.Part, Clients: a.mask.Clients, Nonce: nonce}
+		m := &a.masks[0]                      // there is one, see checkMembers
+		nonce, _ := hex.DecodeString(m.Nonce) // the nonce was encoded from bytes
+		a.check.result.Result = &v1.MaskedResult{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: nonce}
 		results = append(results, a.check.result)
 	}
 	c := all[0].check

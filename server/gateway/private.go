@@ -21,6 +21,13 @@ func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) 
 	if len(all) > maxEnrolments {
 		return nil, g.refuse.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
 	}
+	if g.Hub != nil && len(all) > 0 {
+		leaveGate(ctx)
+		if receipts, err = g.Hub.enrol(ctx, agent, all); err != nil {
+			g.Log.Warn("cannot forward an enrolment to the hub; the agent repeats it", "agent", agent, "error", err)
+		}
+		return receipts, nil
+	}
 	for _, e := range all {
 		if r := g.Keepers.Enrol(ctx, agent, e); r != nil {
 			receipts = append(receipts, r)
@@ -42,19 +49,27 @@ func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 		return "the result is masked, but the plan is not private"
 	case r.Size != t.MaskedBytes():
 		return fmt.Sprintf("the masked result has %d bytes, want %d for this plan", r.Size, t.MaskedBytes())
+	case len(r.Members) > 0: // see checkMembers
 	case len(r.Nonce) != len(mask.Nonce{}):
 		return fmt.Sprintf("the nonce has %d bytes, want %d", len(r.Nonce), len(mask.Nonce{}))
 	case r.Part < 0 || r.Part >= int64(x.clients):
 		return fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", r.Part, x.clients)
-	case r.Evaluation != nil:
+	}
+	if r.Evaluation != nil {
 		return "a masked result must not have an evaluation beside its numbers"
 	}
 	return ""
 }
 
-// maskOf returns the mask of a result.
-func maskOf(agent string, r *v1.Result) *ledger.Mask {
-	return &ledger.Mask{Agent: agent, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: hex.EncodeToString(r.Nonce)}
+// masksOf returns the masks in a result. A region's sum has several.
+func masksOf(agent string, r *v1.Result) (all []ledger.Mask) {
+	if len(r.Members) == 0 {
+		return []ledger.Mask{{Agent: agent, Part: r.Part, Clients: int64(len(r.Shares)), Nonce: hex.EncodeToString(r.Nonce)}}
+	}
+	for _, m := range r.Members {
+		all = append(all, ledger.Mask{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: hex.EncodeToString(m.Nonce)})
+	}
+	return all
 }
 
 // masked returns the sum of the counted results of a private plan.
@@ -76,9 +91,9 @@ func (x *results) samePart(ctx context.Context, agent string, r *v1.Result) (*v1
 	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil
 	}
-	has, err := x.ledger.HasMask(ctx, r.Run, r.Round, agent, r.Part)
-	if err != nil || !has {
+	used, err := x.ledger.Used(ctx, r.Run, r.Round, masksOf(agent, r))
+	if err != nil || used == nil {
 		return nil, err
 	}
-	return x.refuse.reject("part", fmt.Sprintf("another result of the agent is number %d of the round", r.Part)), nil
+	return x.refuse.reject("part", fmt.Sprintf("rule part: another result of agent %s is number %d of the round", used.Agent, used.Part)), nil
 }

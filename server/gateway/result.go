@@ -44,6 +44,9 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	if reason := x.checkShape(r, t); reason != "" {
 		return x.refuse.reject("shape", reason), nil
 	}
+	if rule, reason := x.checkMembers(agent, r, t); rule != "" {
+		return x.refuse.reject("members", "rule "+rule+": "+reason), nil
+	}
 	if !x.mirror.hasLeases(agent, r) {
 		over, err := x.withoutNumbers(ctx, agent, r)
 		if err != nil {
@@ -89,7 +92,7 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	}
 	switch {
 	case t.Private():
-		a.mask = maskOf(agent, r)
+		a.masks, a.alone = masksOf(agent, r), x.region && t.Checks()
 		if a.check, err = x.toCheck(ctx, t, r, numbers); err != nil {
 			return x.waits(ctx, t, err)
 		}

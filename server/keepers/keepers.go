@@ -81,7 +81,8 @@ type keeper struct {
 
 	mu         sync.Mutex
 	statement  []byte               // signed
-	revision   []byte               // of the members, of which a server needs nothing
+	revision   []byte               // of the members
+	behind     map[string]int64     // members behind regions, by region
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
 	plans      map[string]approval  // by SHA-256; no plan is disapproved later
@@ -463,6 +464,21 @@ func (s *Set) Least(name string) int64 {
 	these[0].mu.Lock()
 	defer these[0].mu.Unlock()
 	return these[0].says.GetRules().GetLeast()
+}
+
+// Agents returns the number of agents that may be in a sum of a keeper if the given agents take part.
+// A region counts as the members behind it.
+func (s *Set) Agents(name string, all []string) (n int64) {
+	these, err := s.find([]string{name})
+	if err != nil {
+		return 0 // Has says so
+	}
+	these[0].mu.Lock()
+	defer these[0].mu.Unlock()
+	for _, agent := range all {
+		n += max(1, these[0].behind[agent])
+	}
+	return n
 }
 
 // Watch asks keepers more often than usual. Whoever waits for results that other processes let the

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -32,6 +33,14 @@ func (k *keeper) read(q *v1.KeeperStateRequest, a *v1.KeeperStateResponse) (epoc
 	defer k.mu.Unlock()
 	if k.says != nil && says.Number < k.says.Number {
 		return 0, fmt.Errorf("its statement is number %d, and it had number %d before", says.Number, k.says.Number)
+	}
+	if string(a.Revision) != string(q.Members) {
+		k.behind = map[string]int64{}
+		for _, m := range a.Members {
+			if region, _, ok := strings.Cut(m.GetAgent(), "."); ok && !m.Revoked {
+				k.behind[region]++
+			}
+		}
 	}
 	k.statement, k.says, k.revision = text, says, a.Revision
 	return a.Signature.Epoch, nil

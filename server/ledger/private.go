@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -41,33 +40,19 @@ var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint",
 // withFreshMasks returns the counted arrivals with unused masks, and deletes the leases of
 // the others. Honest agents never use a part twice in a round.
 func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
-	type part struct {
-		agent string
-		part  int64
-	}
-	agents := map[int64]map[string]bool{} // by round
+	rounds := map[int64][]Mask{}
 	for _, i := range counted {
-		a := &arrivals[i]
-		for _, m := range a.Masks {
-			if agents[a.Round] == nil {
-				agents[a.Round] = map[string]bool{}
-			}
-			agents[a.Round][m.Agent] = true
+		if a := &arrivals[i]; len(a.Masks) > 0 {
+			rounds[a.Round] = append(rounds[a.Round], a.Masks...)
 		}
 	}
-	if len(agents) == 0 {
+	if len(rounds) == 0 {
 		return counted, nil
 	}
 	taken := map[int64]map[part]bool{}
-	for round, of := range agents {
-		has := map[part]bool{}
-		taken[round] = has
-		if err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
-			var p part
-			err := r.Scan(&p.agent, &p.part)
-			has[p] = true
-			return err
-		}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+ct.store.AnyOf(3), run, round, sqlstore.List(ct.store, slices.Sorted(maps.Keys(of)))); err != nil {
+	for round, masks := range rounds {
+		var err error
+		if taken[round], err = ct.partsOf(ctx, tx, run, round, masks); err != nil {
 			return nil, err
 		}
 	}
@@ -87,6 +72,29 @@ func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run str
 		fresh = append(fresh, i)
 	}
 	return fresh, nil
+}
+
+// part identifies a masked result in its round.
+type part struct {
+	agent string
+	part  int64
+}
+
+// partsOf returns the stored parts of a round that belong to the agents of masks.
+func (ct *Counter) partsOf(ctx context.Context, q sqlstore.Querier, run string, round int64, masks []Mask) (has map[part]bool, err error) {
+	agents := make([]string, len(masks))
+	for i, m := range masks {
+		agents[i] = m.Agent
+	}
+	slices.Sort(agents)
+	has = map[part]bool{}
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
+		var p part
+		err := r.Scan(&p.agent, &p.part)
+		has[p] = true
+		return err
+	}, "SELECT agent, part FROM masks WHERE run = $1 AND round = $2 AND agent "+ct.store.AnyOf(3), run, round, sqlstore.List(ct.store, slices.Compact(agents)))
+	return has, err
 }
 
 // addMasks stores the masks of counted arrivals.
@@ -110,7 +118,12 @@ func (ct *Counter) addMasks(ctx context.Context, tx *sqlstore.Txn, run string, b
 // part.
 func (ct *Counter) Masks(ctx context.Context, run string, batch int64) (all []Mask, err error) {
 	defer sqlstore.Wrap(&err, "reading the masks of run", run)
-	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {
+	return masks(ctx, ct.store.DB, "SELECT "+sqlstore.MaskColumns+", checksum FROM masks WHERE run = $1 AND batch <= $2", run, batch)
+}
+
+// masks returns the masks that a query selects, in the order of agent and part.
+func masks(ctx context.Context, q sqlstore.Querier, query string, args ...any) (all []Mask, err error) {
+	err = sqlstore.Query(ctx, q, func(r *sql.Rows) error {
 		var run string
 		var m Mask
 		var round, batch, checksum int64
@@ -119,17 +132,21 @@ func (ct *Counter) Masks(ctx context.Context, run string, batch int64) (all []Ma
 		}
 		all = append(all, m)
 		return sqlstore.CheckRow("masks", checksum, run, round, m.Agent, m.Part, batch, m.Clients, m.Nonce)
-	}, "SELECT "+sqlstore.MaskColumns+", checksum FROM masks WHERE run = $1 AND batch <= $2", run, batch)
+	}, query, args...)
 	slices.SortFunc(all, func(a, b Mask) int { return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Part, b.Part)) })
 	return all, err
 }
 
-// HasMask reports whether a counted result of a round has the given part of the agent.
-func (ct *Counter) HasMask(ctx context.Context, run string, round int64, agent string, part int64) (has bool, err error) {
-	defer sqlstore.Wrap(&err, "reading a mask of run", run)
-	var n int
-	err = ct.store.DB.QueryRowContext(ctx, "SELECT count(*) FROM masks WHERE run = $1 AND round = $2 AND agent = $3 AND part = $4", run, round, agent, part).Scan(&n)
-	return n > 0, err
+// Used returns the first of some masks whose part is that of a counted result of the round, or nil.
+func (ct *Counter) Used(ctx context.Context, run string, round int64, masks []Mask) (used *Mask, err error) {
+	defer sqlstore.Wrap(&err, "reading masks of run", run)
+	has, err := ct.partsOf(ctx, ct.store.DB, run, round, masks)
+	for i, m := range masks {
+		if has[part{m.Agent, m.Part}] {
+			return &masks[i], err
+		}
+	}
+	return nil, err
 }
 
 // PrivateRound returns the fixed parts of a private plan's round. It returns ErrNotFound until
@@ -169,9 +186,13 @@ func notNil(b []byte) []byte {
 // OpenPrivate fixes the tasks of a round, unless they are already fixed.
 func (d *Drive) OpenPrivate(round int64, privacy []byte) (err error) {
 	defer sqlstore.Wrap(&err, "opening a private round of run", d.Run.ID)
-	_, err = scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
+	return openPrivate(d.ctx, d.tx, d.Run.ID, round, privacy)
+}
+
+func openPrivate(ctx context.Context, tx *sqlstore.Txn, run string, round int64, privacy []byte) error {
+	_, err := scanPrivateRound(tx.QueryRowContext(ctx, selectPrivate, run, round))
 	if errors.Is(err, sql.ErrNoRows) {
-		return storePrivate(d.ctx, d.tx, d.Run.ID, round, PrivateRound{Privacy: privacy})
+		return storePrivate(ctx, tx, run, round, PrivateRound{Privacy: privacy})
 	}
 	return err
 }

@@ -23,6 +23,7 @@ type Adoption struct {
 	Blobs          Version
 	Clients        []string
 	Until          time.Time
+	Privacy        []byte // encoded v1.Privacy of a private plan's round; otherwise nil
 }
 
 // Relay is the part of a region's ledger that deals with the hub.
@@ -84,6 +85,9 @@ func (h *Relay) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time)
 				return err
 			}
 		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM private_rounds WHERE run = $1 AND round < $2 AND round NOT IN (SELECT round FROM leases WHERE run = $1)", a.Run.ID, a.Round); err != nil {
+			return err
+		}
 		var err error
 		retired, err = deleteVersions(ctx, tx, a.Run.ID, a.Version, "")
 		return err
@@ -110,6 +114,11 @@ func (h *Relay) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now 
 	}
 	if err := insertVersion(ctx, tx, versionRow{Version: a.Blobs, run: a.Run.ID, number: a.Version}, " ON CONFLICT (run, version) DO NOTHING"); err != nil {
 		return err
+	}
+	if len(a.Privacy) > 0 {
+		if err := openPrivate(ctx, tx, a.Run.ID, a.Round, a.Privacy); err != nil {
+			return err
+		}
 	}
 	return insertRound(ctx, tx, a.Run.ID, Round{Round: a.Round, Version: a.Version, State: RoundOpen, Opened: now}, " ON CONFLICT (run, round) DO NOTHING")
 }
@@ -231,7 +240,19 @@ type Sending struct {
 	// Single means that the sending is an individual update, not a sum. It then has one
 	// part.
 	Single bool
+	// Masks are those of the results in a private plan's sum, in the order of agent and part.
+	Masks []Mask
 }
+
+// Grouping determines which results form a sending.
+type Grouping int
+
+// The groupings: all results of a round and version, those of a batch, or each update.
+const (
+	ByRound Grouping = iota
+	ByBatch
+	ByUpdate
+)
 
 // unit is an indivisible part of a sending: a batch, or an individual update of a
 // batch.
@@ -241,13 +262,12 @@ type unit struct {
 }
 
 // Gather puts counted results that have not been sent to the hub into new sendings. It
-// considers only rounds for which ready returns true. It makes one sending per round and
-// version, or one per update if each is set.
-func (h *Relay) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
+// considers only rounds for which ready returns true.
+func (h *Relay) Gather(ctx context.Context, lead Lead, run string, by Grouping, ready func(round int64) bool) (err error) {
 	defer sqlstore.Wrap(&err, "gathering results of run", run)
 	return h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
-		if each {
+		if by == ByUpdate {
 			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
 		}
 		var units []unit
@@ -259,21 +279,26 @@ func (h *Relay) Gather(ctx context.Context, lead Lead, run string, each bool, re
 		}, text, run); err != nil {
 			return err
 		}
-		type kind struct{ round, version int64 }
+		type kind struct{ round, version, batch int64 }
 		kinds := map[kind][]unit{}
 		for _, u := range units {
 			var round int64
 			if err := tx.QueryRowContext(ctx, "SELECT min(round) FROM receipts WHERE run = $1 AND batch = $2", run, u.batch).Scan(&round); err != nil {
 				return err
 			}
-			if ready(round) {
-				kinds[kind{round, u.version}] = append(kinds[kind{round, u.version}], u)
+			if !ready(round) {
+				continue
 			}
+			k := kind{round, u.version, 0}
+			if by == ByBatch {
+				k.batch = u.batch
+			}
+			kinds[k] = append(kinds[k], u)
 		}
 		for k, units := range kinds {
 			for _, u := range units {
 				id := fmt.Sprintf("%d/%d/%d", k.round, k.version, units[len(units)-1].batch)
-				if each {
+				if by == ByUpdate {
 					id = fmt.Sprintf("%d/%d/%d/%s", k.round, k.version, u.batch, u.client)
 				}
 				if _, err := tx.ExecContext(ctx, "INSERT INTO relayed (run, batch, client, sending, outcome) VALUES ($1, $2, $3, $4, '')", run, u.batch, u.client, id); err != nil {
@@ -321,10 +346,13 @@ func (h *Relay) Sendings(ctx context.Context, run string) (all []Sending, err er
 	return all, err
 }
 
-// Parts reads the numbers of a sending into s.Parts, and their evaluation.
+// Parts reads the numbers of a sending into s.Parts, their evaluation and their masks.
 func (h *Relay) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	defer sqlstore.Wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts, s.Evaluation = nil, Evaluation{}
+	if s.Masks, err = masks(ctx, h.store.DB, "SELECT m."+strings.ReplaceAll(sqlstore.MaskColumns, ", ", ", m.")+", m.checksum FROM relayed x JOIN masks m ON m.run = x.run AND m.batch = x.batch WHERE x.run = $1 AND x.sending = $2", run, s.ID); err != nil {
+		return err
+	}
 	if s.Single {
 		return sqlstore.Query(ctx, h.store.DB, func(r *sql.Rows) error {
 			u, err := scanSingle(r)
@@ -340,7 +368,7 @@ func (h *Relay) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	}, "SELECT p."+strings.ReplaceAll(sqlstore.PartialColumns, ", ", ", p.")+", p.checksum FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch", run, s.ID)
 }
 
-// Decided stores the hub's verdict on a sending and deletes its numbers.
+// Decided stores the hub's verdict on a sending and deletes its numbers and masks.
 func (h *Relay) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
 	defer sqlstore.Wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
@@ -378,6 +406,7 @@ func (h *Relay) Closed(ctx context.Context, lead Lead, run string, s *Sending, c
 func decide(ctx context.Context, tx *sqlstore.Txn, run, sending, outcome string) error {
 	for _, text := range []string{
 		"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
+		"DELETE FROM masks WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2)",
 		"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",
 	} {
 		if _, err := tx.ExecContext(ctx, text, run, sending); err != nil {

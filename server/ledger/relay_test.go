@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,7 +93,7 @@ func TestRelay(t *testing.T) {
 		s.adopt(handed(1, 1, names[10:]...))
 		gather := func(ready ...int64) {
 			t.Helper()
-			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(round int64) bool { return slices.Contains(ready, round) }))
 		}
 		sendings := func() []Sending {
 			t.Helper()
@@ -166,7 +167,7 @@ func TestRelay(t *testing.T) {
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second call has no effect
 		pgtest.Equal(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Relay.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
-		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
+		wantIs(t, s.Relay.Gather(ctx, Lead{99}, "run", ByRound, nil), ErrDeposed)
 	})
 }
 
@@ -180,7 +181,7 @@ func TestClosed(t *testing.T) {
 		s.count(one("agent", 3, 1, names[:100]...))
 		s.count(one("agent", 3, 1, names[100:150]...), one("agent", 3, 1, names[150:198]...))
 		s.count(one("agent", 3, 1, names[198]))
-		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(int64) bool { return true }))
 		sendings := func() []Sending {
 			t.Helper()
 			all, err := s.Relay.Sendings(ctx, "run")
@@ -223,6 +224,73 @@ func TestClosed(t *testing.T) {
 	})
 }
 
+// TestRelayMasks checks that a sending of a private run has the masks of its results and no others, and
+// that they are deleted with its numbers. A round's statements are stored while it has leases, and
+// are not replaced.
+func TestRelayMasks(t *testing.T) {
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 9), t.Context()
+		names := named("c", 9)
+		private := func(round int64, privacy string, clients ...string) {
+			t.Helper()
+			a := handed(round, 0, clients...)
+			a.Privacy = []byte(privacy)
+			s.adopt(a)
+		}
+		wantPrivacy := func(round int64, want string) {
+			t.Helper()
+			p, err := s.PrivateRound(ctx, "run", round)
+			if want == "" {
+				wantIs(t, err, ErrNotFound)
+				return
+			}
+			testkit.Must(t, err)
+			pgtest.Equal(t, "statements", string(p.Privacy), want)
+		}
+		private(0, "first", names[:6]...)
+		private(0, "second", names[:6]...)
+		wantPrivacy(0, "first")
+		sendings := func(by Grouping) (all []Sending) {
+			t.Helper()
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", by, func(int64) bool { return true }))
+			all, err := s.Relay.Sendings(ctx, "run")
+			testkit.Must(t, err)
+			for i := range all {
+				testkit.Must(t, s.Relay.Parts(ctx, "run", &all[i]))
+			}
+			return all
+		}
+		s.count(masked("agent", 0, 1, "01", names[0], names[1]), masked("agent", 0, 0, "02", names[2]))
+		s.count(masked("agent", 0, 2, "03", names[3]))
+		all := sendings(ByRound)
+		pgtest.Equal(t, "sendings", len(all), 1)
+		three := []Mask{{"agent", 0, 1, strings.Repeat("02", 16)}, {"agent", 1, 2, strings.Repeat("01", 16)}, {"agent", 2, 1, strings.Repeat("03", 16)}}
+		pgtest.Equal(t, "masks", all[0].Masks, three)
+
+		// The hub has closed a client. Its batch is dropped with the masks, the other one is sent again.
+		testkit.Must(t, s.Relay.Closed(ctx, s.lead, "run", &all[0], names[1:2]))
+		all = sendings(ByRound)
+		pgtest.Equal(t, "sendings", len(all), 1)
+		pgtest.Equal(t, "masks", all[0].Masks, three[2:])
+		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[0].ID, true))
+		left, err := s.Counter.Masks(ctx, "run", 99)
+		testkit.Must(t, err)
+		pgtest.Equal(t, "masks after the verdicts", len(left), 0)
+
+		// With ByBatch, each batch is a sending.
+		s.count(masked("agent", 0, 3, "04", names[4]))
+		private(1, "third", names[6:]...)
+		wantPrivacy(0, "first") // a client still trains
+		s.count(masked("agent", 0, 4, "05", names[5]))
+		all = sendings(ByBatch)
+		pgtest.Equal(t, "sendings", len(all), 2)
+		pgtest.Equal(t, "masks", [][]Mask{all[0].Masks, all[1].Masks}, [][]Mask{{{"agent", 3, 1, strings.Repeat("04", 16)}}, {{"agent", 4, 1, strings.Repeat("05", 16)}}})
+		private(1, "third", names[6:]...)
+		wantPrivacy(0, "")
+		wantPrivacy(1, "third")
+	})
+}
+
 // TestEndIdleRuns checks that a run ends when the hub sends no more tasks for it, and
 // resumes with a new task.
 func TestEndIdleRuns(t *testing.T) {
@@ -237,7 +305,7 @@ func TestEndIdleRuns(t *testing.T) {
 		}
 		decide := func() {
 			t.Helper()
-			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+			testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByRound, func(int64) bool { return true }))
 			all, err := s.Relay.Sendings(ctx, "run")
 			testkit.Must(t, err)
 			for _, x := range all {
@@ -330,7 +398,7 @@ func TestRelaySingles(t *testing.T) {
 			return nil, all, nil
 		})
 		testkit.Must(t, err)
-		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
+		testkit.Must(t, s.Relay.Gather(ctx, s.lead, "run", ByUpdate, func(int64) bool { return true }))
 		all, err := s.Relay.Sendings(ctx, "run")
 		testkit.Must(t, err)
 		pgtest.Equal(t, "sendings", len(all), 3)

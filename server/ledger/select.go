@@ -17,8 +17,8 @@ func (d *Drive) Count(f directory.Filter) (int64, error) {
 	return d.l.Directory.CountIn(d.ctx, d.tx, f)
 }
 
-// Agents returns the number of agents that have the clients that a filter selects.
-func (d *Drive) Agents(f directory.Filter) (int64, error) {
+// Agents returns the agents that have the clients that a filter selects.
+func (d *Drive) Agents(f directory.Filter) ([]string, error) {
 	return d.l.Directory.AgentsIn(d.ctx, d.tx, f)
 }
 

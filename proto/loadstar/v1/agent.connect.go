@@ -44,6 +44,8 @@ const (
 	AgentServiceAnnounceProcedure = "/loadstar.v1.AgentService/Announce"
 	// AgentServiceExchangeProcedure is the fully-qualified name of the AgentService's Exchange RPC.
 	AgentServiceExchangeProcedure = "/loadstar.v1.AgentService/Exchange"
+	// AgentServiceEnrolProcedure is the fully-qualified name of the AgentService's Enrol RPC.
+	AgentServiceEnrolProcedure = "/loadstar.v1.AgentService/Enrol"
 )
 
 // AgentServiceClient is a client for the loadstar.v1.AgentService service.
@@ -58,6 +60,8 @@ type AgentServiceClient interface {
 	// response has the server's decisions, new tasks and the blobs that they need. If there is nothing new, the server
 	// may hold the call until there is. It may be repeated.
 	Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error)
+	// Enrol forwards an enrolment of an agent behind the calling region. Only regions call it. It may be repeated.
+	Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error)
 }
 
 // NewAgentServiceClient constructs a client for the loadstar.v1.AgentService service. By default,
@@ -95,6 +99,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("Exchange")),
 			connect.WithClientOptions(opts...),
 		),
+		enrol: connect.NewClient[EnrolRequest, EnrolResponse](
+			httpClient,
+			baseURL+AgentServiceEnrolProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Enrol")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -104,6 +114,7 @@ type agentServiceClient struct {
 	renew    *connect.Client[RenewRequest, RenewResponse]
 	announce *connect.Client[AnnounceRequest, AnnounceResponse]
 	exchange *connect.Client[ExchangeRequest, ExchangeResponse]
+	enrol    *connect.Client[EnrolRequest, EnrolResponse]
 }
 
 // Join calls loadstar.v1.AgentService.Join.
@@ -142,6 +153,15 @@ func (c *agentServiceClient) Exchange(ctx context.Context, req *ExchangeRequest)
 	return nil, err
 }
 
+// Enrol calls loadstar.v1.AgentService.Enrol.
+func (c *agentServiceClient) Enrol(ctx context.Context, req *EnrolRequest) (*EnrolResponse, error) {
+	response, err := c.enrol.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AgentServiceHandler is an implementation of the loadstar.v1.AgentService service.
 type AgentServiceHandler interface {
 	// Join exchanges a token for a certificate.
@@ -154,6 +174,8 @@ type AgentServiceHandler interface {
 	// response has the server's decisions, new tasks and the blobs that they need. If there is nothing new, the server
 	// may hold the call until there is. It may be repeated.
 	Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error)
+	// Enrol forwards an enrolment of an agent behind the calling region. Only regions call it. It may be repeated.
+	Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -187,6 +209,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("Exchange")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceEnrolHandler := connect.NewUnaryHandlerSimple(
+		AgentServiceEnrolProcedure,
+		svc.Enrol,
+		connect.WithSchema(agentServiceMethods.ByName("Enrol")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/loadstar.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceJoinProcedure:
@@ -197,6 +225,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceAnnounceHandler.ServeHTTP(w, r)
 		case AgentServiceExchangeProcedure:
 			agentServiceExchangeHandler.ServeHTTP(w, r)
+		case AgentServiceEnrolProcedure:
+			agentServiceEnrolHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -220,4 +250,8 @@ func (UnimplementedAgentServiceHandler) Announce(context.Context, *AnnounceReque
 
 func (UnimplementedAgentServiceHandler) Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Exchange is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.AgentService.Enrol is not implemented"))
 }

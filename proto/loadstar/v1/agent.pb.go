@@ -784,6 +784,111 @@ func (x *Enrolment) GetSealed() []byte {
 	return nil
 }
 
+// EnrolRequest has the enrolments of one agent of a region. Without an agent, it asks only for the statements.
+type EnrolRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`           // its name begins with that of the region and a dot
+	Enrolments    []*Enrolment           `protobuf:"bytes,2,rep,name=enrolments,proto3" json:"enrolments,omitempty"` // at most four
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrolRequest) Reset() {
+	*x = EnrolRequest{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrolRequest) ProtoMessage() {}
+
+func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrolRequest.ProtoReflect.Descriptor instead.
+func (*EnrolRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EnrolRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *EnrolRequest) GetEnrolments() []*Enrolment {
+	if x != nil {
+		return x.Enrolments
+	}
+	return nil
+}
+
+type EnrolResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Receipts      []*Receipt             `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`     // one is missing if its keeper does not answer now
+	Statements    [][]byte               `protobuf:"bytes,2,rep,name=statements,proto3" json:"statements,omitempty"` // as in AnnounceResponse
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrolResponse) Reset() {
+	*x = EnrolResponse{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrolResponse) ProtoMessage() {}
+
+func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrolResponse.ProtoReflect.Descriptor instead.
+func (*EnrolResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EnrolResponse) GetReceipts() []*Receipt {
+	if x != nil {
+		return x.Receipts
+	}
+	return nil
+}
+
+func (x *EnrolResponse) GetStatements() [][]byte {
+	if x != nil {
+		return x.Statements
+	}
+	return nil
+}
+
 // Receipt is a keeper's answer to an enrolment. The server forwards it. The agent checks it with its member key.
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -798,7 +903,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +915,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +928,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Receipt) GetKeeper() []byte {
@@ -873,7 +978,7 @@ type SeenHead struct {
 
 func (x *SeenHead) Reset() {
 	*x = SeenHead{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +990,7 @@ func (x *SeenHead) String() string {
 func (*SeenHead) ProtoMessage() {}
 
 func (x *SeenHead) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +1003,7 @@ func (x *SeenHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeenHead.ProtoReflect.Descriptor instead.
 func (*SeenHead) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SeenHead) GetRun() string {
@@ -936,7 +1041,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1053,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1066,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Head) GetVersion() int64 {
@@ -1016,7 +1121,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1133,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1146,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExchangeResponse) GetTasks() []*Task {
@@ -1133,7 +1238,7 @@ type Adapted struct {
 
 func (x *Adapted) Reset() {
 	*x = Adapted{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1250,7 @@ func (x *Adapted) String() string {
 func (*Adapted) ProtoMessage() {}
 
 func (x *Adapted) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1263,7 @@ func (x *Adapted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Adapted.ProtoReflect.Descriptor instead.
 func (*Adapted) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Adapted) GetRun() string {
@@ -1193,7 +1298,7 @@ type ReleaseList struct {
 
 func (x *ReleaseList) Reset() {
 	*x = ReleaseList{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1310,7 @@ func (x *ReleaseList) String() string {
 func (*ReleaseList) ProtoMessage() {}
 
 func (x *ReleaseList) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1323,7 @@ func (x *ReleaseList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseList.ProtoReflect.Descriptor instead.
 func (*ReleaseList) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseList) GetRevision() uint64 {
@@ -1252,7 +1357,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1369,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1382,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Release) GetId() string {
@@ -1356,7 +1461,7 @@ type ClientReport struct {
 
 func (x *ClientReport) Reset() {
 	*x = ClientReport{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1473,7 @@ func (x *ClientReport) String() string {
 func (*ClientReport) ProtoMessage() {}
 
 func (x *ClientReport) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1486,7 @@ func (x *ClientReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientReport.ProtoReflect.Descriptor instead.
 func (*ClientReport) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ClientReport) GetClient() string {
@@ -1464,7 +1569,7 @@ type SourceShare struct {
 
 func (x *SourceShare) Reset() {
 	*x = SourceShare{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1581,7 @@ func (x *SourceShare) String() string {
 func (*SourceShare) ProtoMessage() {}
 
 func (x *SourceShare) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1594,7 @@ func (x *SourceShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceShare.ProtoReflect.Descriptor instead.
 func (*SourceShare) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SourceShare) GetSource() string {
@@ -1529,7 +1634,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1646,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1659,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Task) GetRun() string {
@@ -1659,7 +1764,7 @@ type Privacy struct {
 
 func (x *Privacy) Reset() {
 	*x = Privacy{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1776,7 @@ func (x *Privacy) String() string {
 func (*Privacy) ProtoMessage() {}
 
 func (x *Privacy) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1789,7 @@ func (x *Privacy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Privacy.ProtoReflect.Descriptor instead.
 func (*Privacy) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Privacy) GetStatements() [][]byte {
@@ -1716,7 +1821,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1833,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1846,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Limits) GetNorm() float64 {
@@ -1792,7 +1897,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1909,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1922,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Verdict) GetRun() string {
@@ -1871,7 +1976,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1988,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2001,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Share) GetClient() string {
@@ -1960,7 +2065,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2077,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[23]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2090,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Evaluation) GetClients() int64 {
@@ -2017,15 +2122,18 @@ type Result struct {
 	Evaluation *Evaluation            `protobuf:"bytes,10,opt,name=evaluation,proto3" json:"evaluation,omitempty"` // of all shares; only in rounds that evaluate
 	// Of masked numbers: 16 random bytes, and the number of this result among those of the agent in the round, from 0. A
 	// result that is sent again has the same ones.
-	Nonce         []byte `protobuf:"bytes,11,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	Part          int64  `protobuf:"varint,12,opt,name=part,proto3" json:"part,omitempty"`
+	Nonce []byte `protobuf:"bytes,11,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Part  int64  `protobuf:"varint,12,opt,name=part,proto3" json:"part,omitempty"`
+	// Of a region's masked sum: the results in it, in place of nonce and part, ascending by agent and part. If the plan has
+	// a check of norms, there is one.
+	Members       []*MaskedResult `protobuf:"bytes,13,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2145,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[24]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2158,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Result) GetRun() string {
@@ -2137,6 +2245,82 @@ func (x *Result) GetPart() int64 {
 	return 0
 }
 
+func (x *Result) GetMembers() []*MaskedResult {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// MaskedResult names a masked result of a round.
+type MaskedResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Part          int64                  `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"` // an agent may send more than one result in a round, for different clients
+	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
+	Nonce         []byte                 `protobuf:"bytes,4,opt,name=nonce,proto3" json:"nonce,omitempty"` // 16 bytes, fresh for each result
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaskedResult) Reset() {
+	*x = MaskedResult{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaskedResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaskedResult) ProtoMessage() {}
+
+func (x *MaskedResult) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaskedResult.ProtoReflect.Descriptor instead.
+func (*MaskedResult) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *MaskedResult) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *MaskedResult) GetPart() int64 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *MaskedResult) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *MaskedResult) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
 // Received says what became of a result.
 type Received struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2149,7 +2333,7 @@ type Received struct {
 
 func (x *Received) Reset() {
 	*x = Received{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[25]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2345,7 @@ func (x *Received) String() string {
 func (*Received) ProtoMessage() {}
 
 func (x *Received) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[25]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2358,7 @@ func (x *Received) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Received.ProtoReflect.Descriptor instead.
 func (*Received) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Received) GetOutcome() Outcome {
@@ -2210,7 +2394,7 @@ type Decline struct {
 
 func (x *Decline) Reset() {
 	*x = Decline{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[26]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2406,7 @@ func (x *Decline) String() string {
 func (*Decline) ProtoMessage() {}
 
 func (x *Decline) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[26]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2419,7 @@ func (x *Decline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decline.ProtoReflect.Descriptor instead.
 func (*Decline) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Decline) GetTurns() *Turns {
@@ -2316,7 +2500,17 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\t_releases\";\n" +
 	"\tEnrolment\x12\x16\n" +
 	"\x06keeper\x18\x01 \x01(\fR\x06keeper\x12\x16\n" +
-	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"w\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\\\n" +
+	"\fEnrolRequest\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x126\n" +
+	"\n" +
+	"enrolments\x18\x02 \x03(\v2\x16.loadstar.v1.EnrolmentR\n" +
+	"enrolments\"a\n" +
+	"\rEnrolResponse\x120\n" +
+	"\breceipts\x18\x01 \x03(\v2\x14.loadstar.v1.ReceiptR\breceipts\x12\x1e\n" +
+	"\n" +
+	"statements\x18\x02 \x03(\fR\n" +
+	"statements\"w\n" +
 	"\aReceipt\x12\x16\n" +
 	"\x06keeper\x18\x01 \x01(\fR\x06keeper\x12\x12\n" +
 	"\x04cell\x18\x02 \x01(\x03R\x04cell\x12\x14\n" +
@@ -2427,7 +2621,7 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"Evaluation\x12\x18\n" +
 	"\aclients\x18\x01 \x01(\x03R\aclients\x12!\n" +
-	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\xde\x02\n" +
+	"\frelative_mae\x18\x02 \x01(\x03R\vrelativeMae\"\x93\x03\n" +
 	"\x06Result\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -2443,7 +2637,13 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x17.loadstar.v1.EvaluationR\n" +
 	"evaluation\x12\x14\n" +
 	"\x05nonce\x18\v \x01(\fR\x05nonce\x12\x12\n" +
-	"\x04part\x18\f \x01(\x03R\x04part\"s\n" +
+	"\x04part\x18\f \x01(\x03R\x04part\x123\n" +
+	"\amembers\x18\r \x03(\v2\x19.loadstar.v1.MaskedResultR\amembers\"h\n" +
+	"\fMaskedResult\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x12\n" +
+	"\x04part\x18\x02 \x01(\x03R\x04part\x12\x18\n" +
+	"\aclients\x18\x03 \x01(\x03R\aclients\x12\x14\n" +
+	"\x05nonce\x18\x04 \x01(\fR\x05nonce\"s\n" +
 	"\bReceived\x12.\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x14.loadstar.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -2465,12 +2665,13 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x10FORM_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vFORM_UPDATE\x10\x01\x12\f\n" +
 	"\bFORM_SUM\x10\x02\x12\x0f\n" +
-	"\vFORM_MASKED\x10\x032\x9d\x02\n" +
+	"\vFORM_MASKED\x10\x032\xdd\x02\n" +
 	"\fAgentService\x12;\n" +
 	"\x04Join\x12\x18.loadstar.v1.JoinRequest\x1a\x19.loadstar.v1.JoinResponse\x12>\n" +
 	"\x05Renew\x12\x19.loadstar.v1.RenewRequest\x1a\x1a.loadstar.v1.RenewResponse\x12G\n" +
 	"\bAnnounce\x12\x1c.loadstar.v1.AnnounceRequest\x1a\x1d.loadstar.v1.AnnounceResponse\x12G\n" +
-	"\bExchange\x12\x1c.loadstar.v1.ExchangeRequest\x1a\x1d.loadstar.v1.ExchangeResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\bExchange\x12\x1c.loadstar.v1.ExchangeRequest\x1a\x1d.loadstar.v1.ExchangeResponse\x12>\n" +
+	"\x05Enrol\x12\x19.loadstar.v1.EnrolRequest\x1a\x1a.loadstar.v1.EnrolResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_agent_proto_rawDescOnce sync.Once
@@ -2485,7 +2686,7 @@ func file_loadstar_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loadstar_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_loadstar_v1_agent_proto_goTypes = []any{
 	(Outcome)(0),             // 0: loadstar.v1.Outcome
 	(Form)(0),                // 1: loadstar.v1.Form
@@ -2498,65 +2699,73 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*Turns)(nil),            // 8: loadstar.v1.Turns
 	(*ExchangeRequest)(nil),  // 9: loadstar.v1.ExchangeRequest
 	(*Enrolment)(nil),        // 10: loadstar.v1.Enrolment
-	(*Receipt)(nil),          // 11: loadstar.v1.Receipt
-	(*SeenHead)(nil),         // 12: loadstar.v1.SeenHead
-	(*Head)(nil),             // 13: loadstar.v1.Head
-	(*ExchangeResponse)(nil), // 14: loadstar.v1.ExchangeResponse
-	(*Adapted)(nil),          // 15: loadstar.v1.Adapted
-	(*ReleaseList)(nil),      // 16: loadstar.v1.ReleaseList
-	(*Release)(nil),          // 17: loadstar.v1.Release
-	(*ClientReport)(nil),     // 18: loadstar.v1.ClientReport
-	(*SourceShare)(nil),      // 19: loadstar.v1.SourceShare
-	(*Task)(nil),             // 20: loadstar.v1.Task
-	(*Privacy)(nil),          // 21: loadstar.v1.Privacy
-	(*Limits)(nil),           // 22: loadstar.v1.Limits
-	(*Verdict)(nil),          // 23: loadstar.v1.Verdict
-	(*Share)(nil),            // 24: loadstar.v1.Share
-	(*Evaluation)(nil),       // 25: loadstar.v1.Evaluation
-	(*Result)(nil),           // 26: loadstar.v1.Result
-	(*Received)(nil),         // 27: loadstar.v1.Received
-	(*Decline)(nil),          // 28: loadstar.v1.Decline
+	(*EnrolRequest)(nil),     // 11: loadstar.v1.EnrolRequest
+	(*EnrolResponse)(nil),    // 12: loadstar.v1.EnrolResponse
+	(*Receipt)(nil),          // 13: loadstar.v1.Receipt
+	(*SeenHead)(nil),         // 14: loadstar.v1.SeenHead
+	(*Head)(nil),             // 15: loadstar.v1.Head
+	(*ExchangeResponse)(nil), // 16: loadstar.v1.ExchangeResponse
+	(*Adapted)(nil),          // 17: loadstar.v1.Adapted
+	(*ReleaseList)(nil),      // 18: loadstar.v1.ReleaseList
+	(*Release)(nil),          // 19: loadstar.v1.Release
+	(*ClientReport)(nil),     // 20: loadstar.v1.ClientReport
+	(*SourceShare)(nil),      // 21: loadstar.v1.SourceShare
+	(*Task)(nil),             // 22: loadstar.v1.Task
+	(*Privacy)(nil),          // 23: loadstar.v1.Privacy
+	(*Limits)(nil),           // 24: loadstar.v1.Limits
+	(*Verdict)(nil),          // 25: loadstar.v1.Verdict
+	(*Share)(nil),            // 26: loadstar.v1.Share
+	(*Evaluation)(nil),       // 27: loadstar.v1.Evaluation
+	(*Result)(nil),           // 28: loadstar.v1.Result
+	(*MaskedResult)(nil),     // 29: loadstar.v1.MaskedResult
+	(*Received)(nil),         // 30: loadstar.v1.Received
+	(*Decline)(nil),          // 31: loadstar.v1.Decline
 }
 var file_loadstar_v1_agent_proto_depIdxs = []int32{
 	8,  // 0: loadstar.v1.ExchangeRequest.training:type_name -> loadstar.v1.Turns
 	8,  // 1: loadstar.v1.ExchangeRequest.pushed:type_name -> loadstar.v1.Turns
-	18, // 2: loadstar.v1.ExchangeRequest.reports:type_name -> loadstar.v1.ClientReport
-	15, // 3: loadstar.v1.ExchangeRequest.adapted:type_name -> loadstar.v1.Adapted
-	12, // 4: loadstar.v1.ExchangeRequest.heads:type_name -> loadstar.v1.SeenHead
-	28, // 5: loadstar.v1.ExchangeRequest.declines:type_name -> loadstar.v1.Decline
-	26, // 6: loadstar.v1.ExchangeRequest.result:type_name -> loadstar.v1.Result
+	20, // 2: loadstar.v1.ExchangeRequest.reports:type_name -> loadstar.v1.ClientReport
+	17, // 3: loadstar.v1.ExchangeRequest.adapted:type_name -> loadstar.v1.Adapted
+	14, // 4: loadstar.v1.ExchangeRequest.heads:type_name -> loadstar.v1.SeenHead
+	31, // 5: loadstar.v1.ExchangeRequest.declines:type_name -> loadstar.v1.Decline
+	28, // 6: loadstar.v1.ExchangeRequest.result:type_name -> loadstar.v1.Result
 	10, // 7: loadstar.v1.ExchangeRequest.enrolments:type_name -> loadstar.v1.Enrolment
-	20, // 8: loadstar.v1.ExchangeResponse.tasks:type_name -> loadstar.v1.Task
-	23, // 9: loadstar.v1.ExchangeResponse.verdicts:type_name -> loadstar.v1.Verdict
-	16, // 10: loadstar.v1.ExchangeResponse.releases:type_name -> loadstar.v1.ReleaseList
-	20, // 11: loadstar.v1.ExchangeResponse.adapt:type_name -> loadstar.v1.Task
-	27, // 12: loadstar.v1.ExchangeResponse.received:type_name -> loadstar.v1.Received
-	11, // 13: loadstar.v1.ExchangeResponse.receipts:type_name -> loadstar.v1.Receipt
-	25, // 14: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
-	17, // 15: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
-	19, // 16: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
-	22, // 17: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
-	13, // 18: loadstar.v1.Task.heads:type_name -> loadstar.v1.Head
-	21, // 19: loadstar.v1.Task.privacy:type_name -> loadstar.v1.Privacy
-	0,  // 20: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
-	1,  // 21: loadstar.v1.Result.form:type_name -> loadstar.v1.Form
-	24, // 22: loadstar.v1.Result.shares:type_name -> loadstar.v1.Share
-	25, // 23: loadstar.v1.Result.evaluation:type_name -> loadstar.v1.Evaluation
-	0,  // 24: loadstar.v1.Received.outcome:type_name -> loadstar.v1.Outcome
-	8,  // 25: loadstar.v1.Decline.turns:type_name -> loadstar.v1.Turns
-	2,  // 26: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
-	4,  // 27: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
-	6,  // 28: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
-	9,  // 29: loadstar.v1.AgentService.Exchange:input_type -> loadstar.v1.ExchangeRequest
-	3,  // 30: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
-	5,  // 31: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
-	7,  // 32: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
-	14, // 33: loadstar.v1.AgentService.Exchange:output_type -> loadstar.v1.ExchangeResponse
-	30, // [30:34] is the sub-list for method output_type
-	26, // [26:30] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	10, // 8: loadstar.v1.EnrolRequest.enrolments:type_name -> loadstar.v1.Enrolment
+	13, // 9: loadstar.v1.EnrolResponse.receipts:type_name -> loadstar.v1.Receipt
+	22, // 10: loadstar.v1.ExchangeResponse.tasks:type_name -> loadstar.v1.Task
+	25, // 11: loadstar.v1.ExchangeResponse.verdicts:type_name -> loadstar.v1.Verdict
+	18, // 12: loadstar.v1.ExchangeResponse.releases:type_name -> loadstar.v1.ReleaseList
+	22, // 13: loadstar.v1.ExchangeResponse.adapt:type_name -> loadstar.v1.Task
+	30, // 14: loadstar.v1.ExchangeResponse.received:type_name -> loadstar.v1.Received
+	13, // 15: loadstar.v1.ExchangeResponse.receipts:type_name -> loadstar.v1.Receipt
+	27, // 16: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
+	19, // 17: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
+	21, // 18: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
+	24, // 19: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
+	15, // 20: loadstar.v1.Task.heads:type_name -> loadstar.v1.Head
+	23, // 21: loadstar.v1.Task.privacy:type_name -> loadstar.v1.Privacy
+	0,  // 22: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
+	1,  // 23: loadstar.v1.Result.form:type_name -> loadstar.v1.Form
+	26, // 24: loadstar.v1.Result.shares:type_name -> loadstar.v1.Share
+	27, // 25: loadstar.v1.Result.evaluation:type_name -> loadstar.v1.Evaluation
+	29, // 26: loadstar.v1.Result.members:type_name -> loadstar.v1.MaskedResult
+	0,  // 27: loadstar.v1.Received.outcome:type_name -> loadstar.v1.Outcome
+	8,  // 28: loadstar.v1.Decline.turns:type_name -> loadstar.v1.Turns
+	2,  // 29: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
+	4,  // 30: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
+	6,  // 31: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
+	9,  // 32: loadstar.v1.AgentService.Exchange:input_type -> loadstar.v1.ExchangeRequest
+	11, // 33: loadstar.v1.AgentService.Enrol:input_type -> loadstar.v1.EnrolRequest
+	3,  // 34: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
+	5,  // 35: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
+	7,  // 36: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
+	16, // 37: loadstar.v1.AgentService.Exchange:output_type -> loadstar.v1.ExchangeResponse
+	12, // 38: loadstar.v1.AgentService.Enrol:output_type -> loadstar.v1.EnrolResponse
+	34, // [34:39] is the sub-list for method output_type
+	29, // [29:34] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_agent_proto_init() }
@@ -2565,14 +2774,14 @@ func file_loadstar_v1_agent_proto_init() {
 		return
 	}
 	file_loadstar_v1_agent_proto_msgTypes[7].OneofWrappers = []any{}
-	file_loadstar_v1_agent_proto_msgTypes[16].OneofWrappers = []any{}
+	file_loadstar_v1_agent_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_agent_proto_rawDesc), len(file_loadstar_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -511,75 +511,6 @@ func (x *MaskedRound) GetClip() *Limits {
 	return nil
 }
 
-// MaskedResult names a masked result of a round.
-type MaskedResult struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	Part          int64                  `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"` // an agent may send more than one result in a round, for different clients
-	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
-	Nonce         []byte                 `protobuf:"bytes,4,opt,name=nonce,proto3" json:"nonce,omitempty"` // 16 bytes, fresh for each result
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MaskedResult) Reset() {
-	*x = MaskedResult{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MaskedResult) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MaskedResult) ProtoMessage() {}
-
-func (x *MaskedResult) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MaskedResult.ProtoReflect.Descriptor instead.
-func (*MaskedResult) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *MaskedResult) GetAgent() string {
-	if x != nil {
-		return x.Agent
-	}
-	return ""
-}
-
-func (x *MaskedResult) GetPart() int64 {
-	if x != nil {
-		return x.Part
-	}
-	return 0
-}
-
-func (x *MaskedResult) GetClients() int64 {
-	if x != nil {
-		return x.Clients
-	}
-	return 0
-}
-
-func (x *MaskedResult) GetNonce() []byte {
-	if x != nil {
-		return x.Nonce
-	}
-	return nil
-}
-
 // KeeperRefusal says which rule refused a call.
 type KeeperRefusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -591,7 +522,7 @@ type KeeperRefusal struct {
 
 func (x *KeeperRefusal) Reset() {
 	*x = KeeperRefusal{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[7]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +534,7 @@ func (x *KeeperRefusal) String() string {
 func (*KeeperRefusal) ProtoMessage() {}
 
 func (x *KeeperRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[7]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +547,7 @@ func (x *KeeperRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperRefusal.ProtoReflect.Descriptor instead.
 func (*KeeperRefusal) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{7}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *KeeperRefusal) GetRule() string {
@@ -645,7 +576,7 @@ type KeeperSignature struct {
 
 func (x *KeeperSignature) Reset() {
 	*x = KeeperSignature{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[8]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +588,7 @@ func (x *KeeperSignature) String() string {
 func (*KeeperSignature) ProtoMessage() {}
 
 func (x *KeeperSignature) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[8]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +601,7 @@ func (x *KeeperSignature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperSignature.ProtoReflect.Descriptor instead.
 func (*KeeperSignature) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{8}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *KeeperSignature) GetEpoch() int64 {
@@ -699,7 +630,7 @@ type KeeperStateRequest struct {
 
 func (x *KeeperStateRequest) Reset() {
 	*x = KeeperStateRequest{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[9]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +642,7 @@ func (x *KeeperStateRequest) String() string {
 func (*KeeperStateRequest) ProtoMessage() {}
 
 func (x *KeeperStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[9]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +655,7 @@ func (x *KeeperStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperStateRequest.ProtoReflect.Descriptor instead.
 func (*KeeperStateRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{9}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *KeeperStateRequest) GetFleet() string {
@@ -770,7 +701,7 @@ type KeeperStateResponse struct {
 
 func (x *KeeperStateResponse) Reset() {
 	*x = KeeperStateResponse{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[10]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +713,7 @@ func (x *KeeperStateResponse) String() string {
 func (*KeeperStateResponse) ProtoMessage() {}
 
 func (x *KeeperStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[10]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +726,7 @@ func (x *KeeperStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperStateResponse.ProtoReflect.Descriptor instead.
 func (*KeeperStateResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{10}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *KeeperStateResponse) GetStatement() *SignedStatement {
@@ -859,7 +790,7 @@ type KeeperMember struct {
 
 func (x *KeeperMember) Reset() {
 	*x = KeeperMember{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[11]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +802,7 @@ func (x *KeeperMember) String() string {
 func (*KeeperMember) ProtoMessage() {}
 
 func (x *KeeperMember) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[11]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +815,7 @@ func (x *KeeperMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperMember.ProtoReflect.Descriptor instead.
 func (*KeeperMember) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{11}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KeeperMember) GetAgent() string {
@@ -925,7 +856,7 @@ type KeeperEnrolRequest struct {
 
 func (x *KeeperEnrolRequest) Reset() {
 	*x = KeeperEnrolRequest{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[12]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +868,7 @@ func (x *KeeperEnrolRequest) String() string {
 func (*KeeperEnrolRequest) ProtoMessage() {}
 
 func (x *KeeperEnrolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[12]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +881,7 @@ func (x *KeeperEnrolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperEnrolRequest.ProtoReflect.Descriptor instead.
 func (*KeeperEnrolRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{12}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *KeeperEnrolRequest) GetFleet() string {
@@ -977,7 +908,7 @@ type KeeperEnrolment struct {
 
 func (x *KeeperEnrolment) Reset() {
 	*x = KeeperEnrolment{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[13]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +920,7 @@ func (x *KeeperEnrolment) String() string {
 func (*KeeperEnrolment) ProtoMessage() {}
 
 func (x *KeeperEnrolment) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[13]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +933,7 @@ func (x *KeeperEnrolment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperEnrolment.ProtoReflect.Descriptor instead.
 func (*KeeperEnrolment) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{13}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KeeperEnrolment) GetAgent() string {
@@ -1029,7 +960,7 @@ type KeeperEnrolResponse struct {
 
 func (x *KeeperEnrolResponse) Reset() {
 	*x = KeeperEnrolResponse{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[14]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +972,7 @@ func (x *KeeperEnrolResponse) String() string {
 func (*KeeperEnrolResponse) ProtoMessage() {}
 
 func (x *KeeperEnrolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[14]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +985,7 @@ func (x *KeeperEnrolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperEnrolResponse.ProtoReflect.Descriptor instead.
 func (*KeeperEnrolResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{14}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KeeperEnrolResponse) GetReceipts() []*Receipt {
@@ -1082,7 +1013,7 @@ type KeeperCheckRequest struct {
 
 func (x *KeeperCheckRequest) Reset() {
 	*x = KeeperCheckRequest{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[15]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1025,7 @@ func (x *KeeperCheckRequest) String() string {
 func (*KeeperCheckRequest) ProtoMessage() {}
 
 func (x *KeeperCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[15]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1038,7 @@ func (x *KeeperCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperCheckRequest.ProtoReflect.Descriptor instead.
 func (*KeeperCheckRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KeeperCheckRequest) GetRound() *MaskedRound {
@@ -1142,7 +1073,7 @@ type CheckedResult struct {
 
 func (x *CheckedResult) Reset() {
 	*x = CheckedResult{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[16]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1085,7 @@ func (x *CheckedResult) String() string {
 func (*CheckedResult) ProtoMessage() {}
 
 func (x *CheckedResult) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[16]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1098,7 @@ func (x *CheckedResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckedResult.ProtoReflect.Descriptor instead.
 func (*CheckedResult) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckedResult) GetResult() *MaskedResult {
@@ -1195,7 +1126,7 @@ type KeeperCheckResponse struct {
 
 func (x *KeeperCheckResponse) Reset() {
 	*x = KeeperCheckResponse{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[17]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1138,7 @@ func (x *KeeperCheckResponse) String() string {
 func (*KeeperCheckResponse) ProtoMessage() {}
 
 func (x *KeeperCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[17]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1151,7 @@ func (x *KeeperCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperCheckResponse.ProtoReflect.Descriptor instead.
 func (*KeeperCheckResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeeperCheckResponse) GetAccepted() []bool {
@@ -1254,7 +1185,7 @@ type KeeperReleaseRequest struct {
 
 func (x *KeeperReleaseRequest) Reset() {
 	*x = KeeperReleaseRequest{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[18]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1197,7 @@ func (x *KeeperReleaseRequest) String() string {
 func (*KeeperReleaseRequest) ProtoMessage() {}
 
 func (x *KeeperReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[18]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1210,7 @@ func (x *KeeperReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperReleaseRequest.ProtoReflect.Descriptor instead.
 func (*KeeperReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeeperReleaseRequest) GetRound() *MaskedRound {
@@ -1309,7 +1240,7 @@ type KeeperReleaseResponse struct {
 
 func (x *KeeperReleaseResponse) Reset() {
 	*x = KeeperReleaseResponse{}
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[19]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1252,7 @@ func (x *KeeperReleaseResponse) String() string {
 func (*KeeperReleaseResponse) ProtoMessage() {}
 
 func (x *KeeperReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_keeper_proto_msgTypes[19]
+	mi := &file_loadstar_v1_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1265,7 @@ func (x *KeeperReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeeperReleaseResponse.ProtoReflect.Descriptor instead.
 func (*KeeperReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeeperReleaseResponse) GetMasks() []byte {
@@ -1403,12 +1334,7 @@ const file_loadstar_v1_keeper_proto_rawDesc = "" +
 	" \x01(\v2\x19.loadstar.v1.PrivacyTermsR\x05terms\x12.\n" +
 	"\x06limits\x18\v \x03(\v2\x16.loadstar.v1.MaskBlockR\x06limits\x12\x14\n" +
 	"\x05homes\x18\f \x01(\x03R\x05homes\x12'\n" +
-	"\x04clip\x18\r \x01(\v2\x13.loadstar.v1.LimitsR\x04clip\"h\n" +
-	"\fMaskedResult\x12\x14\n" +
-	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x12\n" +
-	"\x04part\x18\x02 \x01(\x03R\x04part\x12\x18\n" +
-	"\aclients\x18\x03 \x01(\x03R\aclients\x12\x14\n" +
-	"\x05nonce\x18\x04 \x01(\fR\x05nonce\";\n" +
+	"\x04clip\x18\r \x01(\v2\x13.loadstar.v1.LimitsR\x04clip\";\n" +
 	"\rKeeperRefusal\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
@@ -1484,7 +1410,7 @@ func file_loadstar_v1_keeper_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_keeper_proto_rawDescData
 }
 
-var file_loadstar_v1_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_loadstar_v1_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_loadstar_v1_keeper_proto_goTypes = []any{
 	(*KeeperRules)(nil),           // 0: loadstar.v1.KeeperRules
 	(*KeeperStatement)(nil),       // 1: loadstar.v1.KeeperStatement
@@ -1492,49 +1418,49 @@ var file_loadstar_v1_keeper_proto_goTypes = []any{
 	(*PrivacyTerms)(nil),          // 3: loadstar.v1.PrivacyTerms
 	(*MaskBlock)(nil),             // 4: loadstar.v1.MaskBlock
 	(*MaskedRound)(nil),           // 5: loadstar.v1.MaskedRound
-	(*MaskedResult)(nil),          // 6: loadstar.v1.MaskedResult
-	(*KeeperRefusal)(nil),         // 7: loadstar.v1.KeeperRefusal
-	(*KeeperSignature)(nil),       // 8: loadstar.v1.KeeperSignature
-	(*KeeperStateRequest)(nil),    // 9: loadstar.v1.KeeperStateRequest
-	(*KeeperStateResponse)(nil),   // 10: loadstar.v1.KeeperStateResponse
-	(*KeeperMember)(nil),          // 11: loadstar.v1.KeeperMember
-	(*KeeperEnrolRequest)(nil),    // 12: loadstar.v1.KeeperEnrolRequest
-	(*KeeperEnrolment)(nil),       // 13: loadstar.v1.KeeperEnrolment
-	(*KeeperEnrolResponse)(nil),   // 14: loadstar.v1.KeeperEnrolResponse
-	(*KeeperCheckRequest)(nil),    // 15: loadstar.v1.KeeperCheckRequest
-	(*CheckedResult)(nil),         // 16: loadstar.v1.CheckedResult
-	(*KeeperCheckResponse)(nil),   // 17: loadstar.v1.KeeperCheckResponse
-	(*KeeperReleaseRequest)(nil),  // 18: loadstar.v1.KeeperReleaseRequest
-	(*KeeperReleaseResponse)(nil), // 19: loadstar.v1.KeeperReleaseResponse
-	(*Limits)(nil),                // 20: loadstar.v1.Limits
-	(*Receipt)(nil),               // 21: loadstar.v1.Receipt
+	(*KeeperRefusal)(nil),         // 6: loadstar.v1.KeeperRefusal
+	(*KeeperSignature)(nil),       // 7: loadstar.v1.KeeperSignature
+	(*KeeperStateRequest)(nil),    // 8: loadstar.v1.KeeperStateRequest
+	(*KeeperStateResponse)(nil),   // 9: loadstar.v1.KeeperStateResponse
+	(*KeeperMember)(nil),          // 10: loadstar.v1.KeeperMember
+	(*KeeperEnrolRequest)(nil),    // 11: loadstar.v1.KeeperEnrolRequest
+	(*KeeperEnrolment)(nil),       // 12: loadstar.v1.KeeperEnrolment
+	(*KeeperEnrolResponse)(nil),   // 13: loadstar.v1.KeeperEnrolResponse
+	(*KeeperCheckRequest)(nil),    // 14: loadstar.v1.KeeperCheckRequest
+	(*CheckedResult)(nil),         // 15: loadstar.v1.CheckedResult
+	(*KeeperCheckResponse)(nil),   // 16: loadstar.v1.KeeperCheckResponse
+	(*KeeperReleaseRequest)(nil),  // 17: loadstar.v1.KeeperReleaseRequest
+	(*KeeperReleaseResponse)(nil), // 18: loadstar.v1.KeeperReleaseResponse
+	(*Limits)(nil),                // 19: loadstar.v1.Limits
+	(*Receipt)(nil),               // 20: loadstar.v1.Receipt
+	(*MaskedResult)(nil),          // 21: loadstar.v1.MaskedResult
 }
 var file_loadstar_v1_keeper_proto_depIdxs = []int32{
 	0,  // 0: loadstar.v1.KeeperStatement.rules:type_name -> loadstar.v1.KeeperRules
 	3,  // 1: loadstar.v1.MaskedRound.terms:type_name -> loadstar.v1.PrivacyTerms
 	4,  // 2: loadstar.v1.MaskedRound.limits:type_name -> loadstar.v1.MaskBlock
-	20, // 3: loadstar.v1.MaskedRound.clip:type_name -> loadstar.v1.Limits
+	19, // 3: loadstar.v1.MaskedRound.clip:type_name -> loadstar.v1.Limits
 	2,  // 4: loadstar.v1.KeeperStateResponse.statement:type_name -> loadstar.v1.SignedStatement
-	11, // 5: loadstar.v1.KeeperStateResponse.members:type_name -> loadstar.v1.KeeperMember
-	8,  // 6: loadstar.v1.KeeperStateResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	13, // 7: loadstar.v1.KeeperEnrolRequest.enrolments:type_name -> loadstar.v1.KeeperEnrolment
-	21, // 8: loadstar.v1.KeeperEnrolResponse.receipts:type_name -> loadstar.v1.Receipt
-	8,  // 9: loadstar.v1.KeeperEnrolResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	10, // 5: loadstar.v1.KeeperStateResponse.members:type_name -> loadstar.v1.KeeperMember
+	7,  // 6: loadstar.v1.KeeperStateResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	12, // 7: loadstar.v1.KeeperEnrolRequest.enrolments:type_name -> loadstar.v1.KeeperEnrolment
+	20, // 8: loadstar.v1.KeeperEnrolResponse.receipts:type_name -> loadstar.v1.Receipt
+	7,  // 9: loadstar.v1.KeeperEnrolResponse.signature:type_name -> loadstar.v1.KeeperSignature
 	5,  // 10: loadstar.v1.KeeperCheckRequest.round:type_name -> loadstar.v1.MaskedRound
-	16, // 11: loadstar.v1.KeeperCheckRequest.results:type_name -> loadstar.v1.CheckedResult
-	6,  // 12: loadstar.v1.CheckedResult.result:type_name -> loadstar.v1.MaskedResult
-	8,  // 13: loadstar.v1.KeeperCheckResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	15, // 11: loadstar.v1.KeeperCheckRequest.results:type_name -> loadstar.v1.CheckedResult
+	21, // 12: loadstar.v1.CheckedResult.result:type_name -> loadstar.v1.MaskedResult
+	7,  // 13: loadstar.v1.KeeperCheckResponse.signature:type_name -> loadstar.v1.KeeperSignature
 	5,  // 14: loadstar.v1.KeeperReleaseRequest.round:type_name -> loadstar.v1.MaskedRound
-	6,  // 15: loadstar.v1.KeeperReleaseRequest.results:type_name -> loadstar.v1.MaskedResult
-	8,  // 16: loadstar.v1.KeeperReleaseResponse.signature:type_name -> loadstar.v1.KeeperSignature
-	9,  // 17: loadstar.v1.KeeperService.State:input_type -> loadstar.v1.KeeperStateRequest
-	12, // 18: loadstar.v1.KeeperService.Enrol:input_type -> loadstar.v1.KeeperEnrolRequest
-	15, // 19: loadstar.v1.KeeperService.Check:input_type -> loadstar.v1.KeeperCheckRequest
-	18, // 20: loadstar.v1.KeeperService.Release:input_type -> loadstar.v1.KeeperReleaseRequest
-	10, // 21: loadstar.v1.KeeperService.State:output_type -> loadstar.v1.KeeperStateResponse
-	14, // 22: loadstar.v1.KeeperService.Enrol:output_type -> loadstar.v1.KeeperEnrolResponse
-	17, // 23: loadstar.v1.KeeperService.Check:output_type -> loadstar.v1.KeeperCheckResponse
-	19, // 24: loadstar.v1.KeeperService.Release:output_type -> loadstar.v1.KeeperReleaseResponse
+	21, // 15: loadstar.v1.KeeperReleaseRequest.results:type_name -> loadstar.v1.MaskedResult
+	7,  // 16: loadstar.v1.KeeperReleaseResponse.signature:type_name -> loadstar.v1.KeeperSignature
+	8,  // 17: loadstar.v1.KeeperService.State:input_type -> loadstar.v1.KeeperStateRequest
+	11, // 18: loadstar.v1.KeeperService.Enrol:input_type -> loadstar.v1.KeeperEnrolRequest
+	14, // 19: loadstar.v1.KeeperService.Check:input_type -> loadstar.v1.KeeperCheckRequest
+	17, // 20: loadstar.v1.KeeperService.Release:input_type -> loadstar.v1.KeeperReleaseRequest
+	9,  // 21: loadstar.v1.KeeperService.State:output_type -> loadstar.v1.KeeperStateResponse
+	13, // 22: loadstar.v1.KeeperService.Enrol:output_type -> loadstar.v1.KeeperEnrolResponse
+	16, // 23: loadstar.v1.KeeperService.Check:output_type -> loadstar.v1.KeeperCheckResponse
+	18, // 24: loadstar.v1.KeeperService.Release:output_type -> loadstar.v1.KeeperReleaseResponse
 	21, // [21:25] is the sub-list for method output_type
 	17, // [17:21] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
@@ -1554,7 +1480,7 @@ func file_loadstar_v1_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_keeper_proto_rawDesc), len(file_loadstar_v1_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
