@@ -225,7 +225,7 @@ func TestRegionReleases(t *testing.T) {
 	testkit.Must(t, err)
 	t.Cleanup(id.HTTPClient().CloseIdleConnections)
 	region := newStation(t, func(c *Config) {
-		c.Hub, c.Linger = &Hub{Address: hub.url, Client: id.HTTPClient()}, 50*time.Millisecond
+		c.Hub, c.Linger = &Hub{Address: hub.url, Name: id.ID(), Client: id.HTTPClient()}, 50*time.Millisecond
 	})
 	d := homes(t, 4)
 	far := newShelf()
