@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -41,10 +42,7 @@ type Backtest struct {
 // every forecast: client by client in chronological order, unless Concurrent is set. A client
 // without targets has no scores; this is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
-	lookback := b.Lookback
-	if lookback == 0 {
-		lookback = 7 * 24
-	}
+	lookback := cmp.Or(b.Lookback, 7*24)
 	frame, err := series.NewFramer(b.Dataset, series.Layout{
 		Lookback: max(lookback*b.Dataset.StepsPerDay()/24, 1), Horizon: b.Horizon, Targets: b.Targets, Inputs: []series.Input{{Name: "load"}},
 	}, b.Split)

@@ -4,6 +4,7 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -188,9 +189,7 @@ func (a *architecture) fill(s Shape) Shape {
 		{&s.Inputs, max(a.inputs, len(d.Inputs))},
 		{&s.Outputs, d.PerExample(d.Targets) * max(len(d.Quantiles), 1)},
 	} {
-		if *f.size == 0 {
-			*f.size = f.usual
-		}
+		*f.size = cmp.Or(*f.size, f.usual)
 	}
 	if d.Rows {
 		s.Lookback = 1

@@ -2,6 +2,7 @@ package server
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -65,9 +66,7 @@ func backupInto(ctx context.Context, dir, into, revocations string, keep int, no
 	if err != nil {
 		return b, err
 	}
-	if revocations == "" {
-		revocations = filepath.Join(dir, revocationsFile)
-	}
+	revocations = cmp.Or(revocations, filepath.Join(dir, revocationsFile))
 	_, list, _, err := readRevocations(revocations) // the list without a line that is being written
 	if err == nil {
 		err = writeRevocations(into, list)

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -186,9 +187,7 @@ func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	if s.Database == "" {
-		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
-	}
+	s.Database = cmp.Or(s.Database, "sqlite:"+filepath.Join(s.Dir, ledgerFile))
 	if strings.HasPrefix(s.Database, "sqlite:") {
 		if err := s.lockFolder(); err != nil {
 			return err
@@ -201,9 +200,7 @@ func (s *server) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.countWork()
-	if s.Revocations == "" {
-		s.Revocations = filepath.Join(s.Dir, revocationsFile)
-	}
+	s.Revocations = cmp.Or(s.Revocations, filepath.Join(s.Dir, revocationsFile))
 	if err := s.patiently(ctx, s.openRevocations); err != nil {
 		return err
 	}
@@ -316,9 +313,7 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 	if s.BlobsCA != "" {
 		return nil, errors.New("store.blobs_ca requires an S3 store in store.blobs")
 	}
-	if s.Blobs == "" {
-		s.Blobs = filepath.Join(s.Dir, blobsDir)
-	}
+	s.Blobs = cmp.Or(s.Blobs, filepath.Join(s.Dir, blobsDir))
 	return blob.Files(s.Blobs)
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,12 +131,8 @@ func (s *server) endedCleanly() {
 // no files behind. 'loadstar doctor' shows its result.
 func Examine(ctx context.Context, c Config) (all finding.List) {
 	s := &server{Config: c}
-	if s.Database == "" {
-		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
-	}
-	if s.Blobs == "" {
-		s.Blobs = filepath.Join(s.Dir, blobsDir)
-	}
+	s.Database = cmp.Or(s.Database, "sqlite:"+filepath.Join(s.Dir, ledgerFile))
+	s.Blobs = cmp.Or(s.Blobs, filepath.Join(s.Dir, blobsDir))
 	e := s.Config.examination()
 	if _, err := os.Stat(e.BlobsDir); err != nil {
 		e.BlobsDir = "" // a new server creates it

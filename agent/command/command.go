@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -104,9 +105,7 @@ func (x *Agent) importHistory(path string) error {
 		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, config.Duration(d.Interval), x.c.Site.Interval)
 	}
 	x.generated = x.generated || d.Generated
-	if x.c.Site.Country == "" {
-		x.c.Site.Country = d.Country
-	}
+	x.c.Site.Country = cmp.Or(x.c.Site.Country, d.Country)
 	info, err := os.Stat(path)
 	if err != nil {
 		return err

@@ -108,9 +108,7 @@ func checkClient(c *Config, name string, bad func(key, format string, a ...any),
 		x.Source = SourcePush
 	}
 	choice(key+".source", x.Source, SourcePush, SourceMQTT)
-	if x.Sign == "" {
-		x.Sign = SignLoad
-	}
+	x.Sign = cmp.Or(x.Sign, SignLoad)
 	choice(key+".sign", x.Sign, SignLoad, SignNet)
 	if x.Kind != "" {
 		choice(key+".kind", x.Kind, "counter", "power", "interval")
@@ -125,9 +123,7 @@ func checkClient(c *Config, name string, bad func(key, format string, a ...any),
 		if c.MQTT.Broker == "" {
 			bad(key, "has readings from MQTT, but there is no broker; write mqtt: {broker: \"mqtt://HOST\"}")
 		}
-		if x.Preset == "" {
-			x.Preset = "generic"
-		}
+		x.Preset = cmp.Or(x.Preset, "generic")
 	} else if x.Topic != "" || x.Preset != "" {
 		bad(key, "has a topic or preset, but its source is %s; write source: mqtt", x.Source)
 	}

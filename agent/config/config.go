@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -185,9 +186,7 @@ const (
 // Default returns the settings of an empty file.
 func Default() Config {
 	host, _ := os.Hostname() // if the host has no name, the agent is called agent
-	if host == "" {
-		host = "agent"
-	}
+	host = cmp.Or(host, "agent")
 	return Config{
 		Dir:      "loadstar-agent",
 		Site:     Site{Name: host, Interval: Duration(time.Hour)},

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -306,9 +307,7 @@ func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	if recorded := (cutoff - 1) / every * every; since > recorded || since == recorded && !fresh {
 		return cutoff, nil
 	}
-	if since == 0 {
-		since = cutoff - replayed
-	}
+	since = cmp.Or(since, cutoff-replayed)
 	return since, nil
 }
 

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -67,9 +68,7 @@ func (ch *chooser) observeDrift(m *member, now time.Time, snap *snapshot) error 
 	}
 	yesterday := today - 1
 	w.seen = now.Unix()
-	if w.judged == 0 {
-		w.judged = yesterday
-	}
+	w.judged = cmp.Or(w.judged, yesterday)
 	if w.judged >= yesterday {
 		return nil
 	}

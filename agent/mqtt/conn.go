@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -34,9 +35,7 @@ func (c *Config) dial(ctx context.Context) (net.Conn, error) {
 	var conn net.Conn
 	if u.Scheme == "mqtts" {
 		t := &tls.Config{ServerName: c.ServerName, MinVersion: tls.VersionTLS12}
-		if t.ServerName == "" {
-			t.ServerName = u.Hostname()
-		}
+		t.ServerName = cmp.Or(t.ServerName, u.Hostname())
 		if c.CAFile != "" {
 			pem, err := os.ReadFile(c.CAFile)
 			if err != nil {

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -96,9 +97,7 @@ func Discover(ctx context.Context, c Config, listen time.Duration) ([]Found, err
 
 // visit connects with a session that ends with the connection, and calls f.
 func (c Config) visit(ctx context.Context, receive func(paho.PublishReceived) (bool, error), f func(*autopaho.ConnectionManager) error) error {
-	if c.Agent == "" {
-		c.Agent = "visit"
-	}
+	c.Agent = cmp.Or(c.Agent, "visit")
 	if err := c.complete(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -73,9 +74,7 @@ func (c *Config) complete() error {
 	if c.Agent == "" {
 		return errors.New("the agent has no name, which is needed for its topics")
 	}
-	if c.Prefix == "" {
-		c.Prefix = "loadstar"
-	}
+	c.Prefix = cmp.Or(c.Prefix, "loadstar")
 	for _, s := range []string{c.Prefix, c.Discovery} {
 		if strings.ContainsAny(s, "+#\x00") {
 			return fmt.Errorf("the prefix of topics is %q; it must not contain + or #", s)
@@ -87,12 +86,8 @@ func (c *Config) complete() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.retry == 0 {
-		c.retry = time.Minute
-	}
-	if c.probe == 0 {
-		c.probe = 5 * time.Second
-	}
+	c.retry = cmp.Or(c.retry, time.Minute)
+	c.probe = cmp.Or(c.probe, 5*time.Second)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"path/filepath"
 	"runtime"
 
@@ -74,9 +75,7 @@ func (o *adviseOptions) run(cmd *cobra.Command) error {
 	if o.a.Kernel, err = kernel.Default(); err != nil {
 		return err
 	}
-	if o.a.Dir == "" {
-		o.a.Dir = filepath.Join("runs", "advise-"+d.Name)
-	}
+	o.a.Dir = cmp.Or(o.a.Dir, filepath.Join("runs", "advise-"+d.Name))
 	o.a.Dataset = d
 	bar := cli.Stages{To: cmd.ErrOrStderr()}
 	defer bar.Stop()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,12 +75,8 @@ func sourceList() string {
 
 // fetch converts a source into its group below the folder out.
 func fetch(ctx context.Context, w io.Writer, s source.Source, from, out string) error {
-	if out == "" {
-		out = os.Getenv(read.RootEnv)
-	}
-	if out == "" {
-		out = "data"
-	}
+	out = cmp.Or(out, os.Getenv(read.RootEnv))
+	out = cmp.Or(out, "data")
 	if from == "" {
 		temporary, err := os.MkdirTemp("", "loadstar-"+s.Name+"-*")
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -29,9 +30,7 @@ DATASET is a dataset.yaml or a folder with one.`,
 				return err
 			}
 			defer closer.Close()
-			if out == "" {
-				out = d.Name + cli.PreparedExt
-			}
+			out = cmp.Or(out, d.Name+cli.PreparedExt)
 			if err := series.WritePrepared(out, d); err != nil {
 				return err
 			}

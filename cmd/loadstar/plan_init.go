@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,9 +43,7 @@ command never replaces an existing file. "-o -" prints the plan.`,
 				_, err := cmd.OutOrStdout().Write(text)
 				return err
 			}
-			if out == "" {
-				out = name + ".yaml"
-			}
+			out = cmp.Or(out, name+".yaml")
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("%s already exists; choose another name with -o", out)

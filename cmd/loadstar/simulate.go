@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -114,9 +115,7 @@ func (o *simulateOptions) run(cmd *cobra.Command, args []string) error {
 	if o.c.Kernel, err = kernel.Default(); err != nil {
 		return err
 	}
-	if o.out == "" {
-		o.out = filepath.Join("runs", plan.Name)
-	}
+	o.out = cmp.Or(o.out, filepath.Join("runs", plan.Name))
 	o.c.Plan, o.c.Dataset, o.c.DataPath, o.c.Dir, o.c.Memory = plan, d, o.data, o.out, o.memoryMB<<20
 	o.c.Note = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 	if !o.quiet {

@@ -325,10 +325,7 @@ func Warn(plan *fed.Plan, fleet int) string {
 // clients may lower these numbers.
 func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	s := &plan.Schedule
-	cohort = s.Cohort
-	if cohort == 0 {
-		cohort = fleet
-	}
+	cohort = cmp.Or(s.Cohort, fleet)
 	switch s.Kind {
 	case "buffered":
 		return cohort, s.Buffer

@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -120,10 +121,7 @@ func Sized(p *fed.Plan, fleet int) (sized *fed.Plan, chosen bool) {
 // newScheduler builds the scheduler of a plan. Plans without a schedule are
 // synchronous.
 func newScheduler(p *fed.Plan, fleet int) scheduled {
-	cohort := p.Schedule.Cohort
-	if cohort == 0 {
-		cohort = fleet
-	}
+	cohort := cmp.Or(p.Schedule.Cohort, fleet)
 	for _, k := range kinds {
 		if k.name == p.Schedule.Kind {
 			return k.build(&p.Schedule, cohort, fleet)

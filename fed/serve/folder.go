@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,10 +128,7 @@ func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 		}
 		q.Partition.Cut(w, shared, make([]float32, q.Partition.PersonalLen()))
 	}
-	name := p.Name
-	if name == "" {
-		name = filepath.Base(f.dir)
-	}
+	name := cmp.Or(p.Name, filepath.Base(f.dir))
 	if f.Model, err = NewModel(name, p, shared, k); err != nil {
 		return err
 	}
@@ -156,9 +154,7 @@ func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 // resolve completes a plan that does not list its inputs or its interval with those of a
 // dataset, and resolves it.
 func resolve(p *fed.Plan, d *series.Dataset, step *time.Duration) (*fed.Plan, error) {
-	if *step == 0 {
-		*step = time.Duration(p.Model.Interval)
-	}
+	*step = cmp.Or(*step, time.Duration(p.Model.Interval))
 	if d != nil && (*step == 0 || len(p.Model.Inputs) == 0) {
 		q, err := recipe.Frame(p, d)
 		if err != nil {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -69,10 +70,7 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 		}
 	}
 	every := int64(s.Every(targets...)) * seconds
-	from := s.Next()
-	if from == 0 {
-		from = max(cutoff-replayDays*daySeconds, m.Start+seconds)
-	}
+	from := cmp.Or(s.Next(), max(cutoff-replayDays*daySeconds, m.Start+seconds))
 	if phase := mod(cutoff, seconds); mod(from-phase, every) != 0 {
 		from += every - mod(from-phase, every)
 	}

@@ -1,6 +1,7 @@
 package issue
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -54,10 +55,7 @@ type answer struct {
 // ask asks the models for a forecast. It returns nil if no model can forecast, together with
 // the reason why the client's own model cannot.
 func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
-	why := models.Reason
-	if why == "" {
-		why = NoRelease
-	}
+	why := cmp.Or(models.Reason, NoRelease)
 	if models.Own == nil && models.Generic == nil {
 		return nil, why
 	}
@@ -92,9 +90,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer,
 	}
 	ready, reason := f.Ready(cutoff)
 	if ready == series.Unready {
-		if reason == "" {
-			reason = Gap
-		}
+		reason = cmp.Or(reason, Gap)
 		return nil, reason
 	}
 	if !s.takeValues(f, cutoff) {

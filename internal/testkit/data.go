@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,10 +15,7 @@ const requireData = "LOADSTAR_DATA_REQUIRED"
 // rootPath returns the folder of the large groups: LOADSTAR_DATA, which may be relative to the
 // repository, or shared/data next to the repository by default.
 func rootPath(t testing.TB) string {
-	root := os.Getenv("LOADSTAR_DATA")
-	if root == "" {
-		root = "../shared/data"
-	}
+	root := cmp.Or(os.Getenv("LOADSTAR_DATA"), "../shared/data")
 	if !filepath.IsAbs(root) {
 		root = filepath.Join(Repository(t), root)
 	}

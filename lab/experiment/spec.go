@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -256,26 +257,16 @@ func (p *Part) inherit(earlier []Part) error {
 	p.Grid = orElse(p.Grid, slices.Clone(e.Grid))
 	p.Best = orElse(p.Best, e.Best)
 	p.Plan = overlay(e.Plan, p.Plan)
-	if p.Clients == 0 {
-		p.Clients = e.Clients
-	}
+	p.Clients = cmp.Or(p.Clients, e.Clients)
 	p.Rivals = orElse(p.Rivals, e.Rivals)
-	if p.Against == "" {
-		p.Against = e.Against
-	}
-	if p.Than == "" {
-		p.Than = e.Than
-	}
+	p.Against = cmp.Or(p.Against, e.Against)
+	p.Than = cmp.Or(p.Than, e.Than)
 	q := &p.Quick
 	q.Datasets = orElse(q.Datasets, e.Quick.Datasets)
 	q.Methods = orElse(q.Methods, e.Quick.Methods)
 	q.Plan = overlay(e.Quick.Plan, q.Plan)
-	if q.Clients == 0 {
-		q.Clients = e.Quick.Clients
-	}
-	if q.Values == 0 {
-		q.Values = e.Quick.Values
-	}
+	q.Clients = cmp.Or(q.Clients, e.Quick.Clients)
+	q.Values = cmp.Or(q.Values, e.Quick.Values)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -282,9 +283,7 @@ func (x excerpt) end() int64 {
 	for n > 0 && !slices.ContainsFunc(x.leads, func(l lead) bool { return !math.IsNaN(l.values[n-1]) }) {
 		n--
 	}
-	if n == 0 {
-		n = len(x.actual)
-	}
+	n = cmp.Or(n, len(x.actual))
 	return x.start + int64(n)*x.interval
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -253,9 +254,7 @@ func profile(s *setup.Setup, update []float32) ([]float64, error) {
 			}
 			sum += float64(update[first+h*shape[1]+at])
 		}
-		if n == 0 {
-			n = 1
-		}
+		n = cmp.Or(n, 1)
 		all = append(all, sum/n)
 	}
 	return all, nil

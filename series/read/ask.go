@@ -2,6 +2,7 @@ package read
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -165,10 +166,7 @@ func (q question) ask(lines *bufio.Scanner, out io.Writer) error {
 			fmt.Fprintln(out)
 			return errors.Join(io.EOF, lines.Err())
 		}
-		s := strings.TrimSpace(lines.Text())
-		if s == "" {
-			s = q.fallback
-		}
+		s := cmp.Or(strings.TrimSpace(lines.Text()), q.fallback)
 		err := q.check(s)
 		if err == nil {
 			*q.value = s

@@ -10,6 +10,7 @@ package read
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -318,16 +319,10 @@ func (d *Description) weatherTimes() (times, error) {
 	w := *d.Weather
 	if w.Zone == "" {
 		w.Zone = d.Zone
-		if w.Clock == "" {
-			w.Clock = d.Clock
-		}
+		w.Clock = cmp.Or(w.Clock, d.Clock)
 	}
-	if w.Interval == "" {
-		w.Interval = d.Interval
-	}
-	if w.Stamp == "" {
-		w.Stamp = d.Stamp
-	}
+	w.Interval = cmp.Or(w.Interval, d.Interval)
+	w.Stamp = cmp.Or(w.Stamp, d.Stamp)
 	return parseTimes(w.Zone, &w.Clock, w.Interval, &w.Stamp)
 }
 
@@ -434,9 +429,7 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 	}
 	dir := filepath.Dir(d.path)
 	if d.Rooted {
-		if root == "" {
-			root = os.Getenv(RootEnv)
-		}
+		root = cmp.Or(root, os.Getenv(RootEnv))
 		if root == "" {
 			return nil, fmt.Errorf("%s: the data root is missing; give --root DIR or set %s", d.path, RootEnv)
 		}

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -24,9 +25,7 @@ func (d *Description) validateGenerate() error {
 		field *string
 		is    string
 	}{{&d.Zone, s.Zone}, {&d.Country, synth.Country}, {&d.Interval, durationName(s.Interval)}} {
-		if *f.field == "" {
-			*f.field = f.is
-		}
+		*f.field = cmp.Or(*f.field, f.is)
 		other = other || *f.field != f.is
 	}
 	if other {

@@ -128,9 +128,7 @@ func (f *feeds) scan(file int) error {
 		c := &e.Content
 		if c.UsagePoint != nil {
 			p := &espiPoint{id: strings.TrimPrefix(strings.TrimSpace(e.ID), "urn:uuid:"), title: strings.TrimSpace(e.Title)}
-			if p.id == "" {
-				p.id = r.key
-			}
+			p.id = cmp.Or(p.id, r.key)
 			if c.UsagePoint.Kind != nil {
 				p.service = *c.UsagePoint.Kind
 			}

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -64,9 +65,7 @@ func (n NREL) open(files []source) (*Import, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Column == "" {
-		n.Column = NRELColumn
-	}
+	n.Column = cmp.Or(n.Column, NRELColumn)
 	out := &Import{
 		About:     "simulated buildings (NREL, End-Use Load Profiles for the U.S. Building Stock)",
 		Generated: true, Zone: n.Zone,

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -270,10 +271,7 @@ func (s *Survey) timeLine() string {
 	if date := f.Columns["date"]; date != "" {
 		line = fmt.Sprintf("time: columns %s and %s", date, f.Columns["time"])
 	}
-	form := d.Load.Date
-	if form == "" {
-		form = "yyyy-mm-dd"
-	}
+	form := cmp.Or(d.Load.Date, "yyyy-mm-dd")
 	line += " as " + form
 	if s.Zoned {
 		line += " with UTC offset"

@@ -1,6 +1,7 @@
 package recognize
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -175,10 +176,7 @@ func (f *Finding) value(s string) (float64, bool) {
 	if cell.IsEmpty() {
 		return 0, false
 	}
-	decimal := f.Format.Decimal
-	if decimal == 0 {
-		decimal = '.'
-	}
+	decimal := cmp.Or(f.Format.Decimal, '.')
 	return table.ParseNumber([]byte(s), decimal)
 }
 

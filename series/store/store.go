@@ -8,6 +8,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -162,9 +163,7 @@ func Open(path string, c Config) (*Store, error) {
 	if c.Interval%time.Minute != 0 || seconds <= 0 || daySeconds%seconds != 0 {
 		return nil, fmt.Errorf("interval %s: want whole minutes that divide a day", c.Interval)
 	}
-	if c.Keep == 0 {
-		c.Keep = 800 * 24 * time.Hour
-	}
+	c.Keep = cmp.Or(c.Keep, 800*24*time.Hour)
 	if c.Keep < 2*late {
 		return nil, fmt.Errorf("readings are kept for %s: want at least %s", c.Keep, 2*late)
 	}

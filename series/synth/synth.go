@@ -16,6 +16,7 @@
 package synth
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -95,9 +96,7 @@ type Generator struct {
 // New checks the config and returns its generator. It computes the calendar and the
 // weather.
 func New(c Config) (*Generator, error) {
-	if c.Zone == "" {
-		c.Zone = "America/Chicago"
-	}
+	c.Zone = cmp.Or(c.Zone, "America/Chicago")
 	zone, err := time.LoadLocation(c.Zone)
 	if err != nil || c.Zone == "Local" {
 		return nil, fmt.Errorf("synth: time zone %q is unknown; give an IANA name such as America/Chicago, and install tzdata if this machine has no time zone database", c.Zone)
@@ -105,12 +104,8 @@ func New(c Config) (*Generator, error) {
 	if c.Start.IsZero() {
 		c.Start = time.Date(2018, 1, 1, 0, 0, 0, 0, zone)
 	}
-	if c.Days == 0 {
-		c.Days = 365
-	}
-	if c.Interval == 0 {
-		c.Interval = time.Hour
-	}
+	c.Days = cmp.Or(c.Days, 365)
+	c.Interval = cmp.Or(c.Interval, time.Hour)
 	c.Start = c.Start.In(zone)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("synth: %w", err)

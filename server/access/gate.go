@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -225,8 +226,6 @@ func externalName(name string) string {
 		}
 		return '-'
 	}, strings.ToLower(name))
-	if safe == "" {
-		safe = "nameless"
-	}
+	safe = cmp.Or(safe, "nameless")
 	return externalPrefix + safe[:min(len(safe), 48)]
 }

@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -149,10 +150,7 @@ func Read(s Source) (*Config, error) {
 	if s.Dir != "" {
 		c.Dir = s.Dir
 	}
-	path := s.File
-	if path == "" {
-		path = filepath.Join(c.Dir, Name)
-	}
+	path := cmp.Or(s.File, filepath.Join(c.Dir, Name))
 	keys, err := c.file(path, s.File == "")
 	if err != nil {
 		return nil, err

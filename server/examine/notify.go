@@ -2,6 +2,7 @@ package examine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,10 +46,7 @@ func (n *Notifier) note(ctx context.Context, all finding.List) {
 	for _, f := range all {
 		before := n.before[f.Check]
 		n.before[f.Check] = f.Level
-		told := n.told[f.Check]
-		if told == "" {
-			told = finding.OK
-		}
+		told := cmp.Or(n.told[f.Check], finding.OK)
 		lasts := f.Level == finding.Fail || f.Level == finding.OK || before == f.Level
 		if f.Level == told || !lasts {
 			continue

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -114,9 +115,7 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 		if run.Version == 0 {
 			return fmt.Errorf("run %s has trained nothing yet: %w", r.Run, ErrRefused)
 		}
-		if r.Version == 0 {
-			r.Version = run.Version
-		}
+		r.Version = cmp.Or(r.Version, run.Version)
 		r.PlanBlob, r.Number, r.Parent = run.PlanBlob, 1, ""
 		all, err := releases(ctx, tx)
 		if err != nil {

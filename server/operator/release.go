@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -51,9 +52,7 @@ func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest
 		role = personal
 	}
 	x := ledger.Release{ID: strings.ToLower(rand.Text()[:8]), Name: r.Name, Run: r.Run, Version: r.Version, Role: role, Actor: actor(ctx), Created: time.Now()}
-	if x.Name == "" {
-		x.Name = p.Name
-	}
+	x.Name = cmp.Or(x.Name, p.Name)
 	switch {
 	case r.Version < 0:
 		err = fmt.Errorf("version %d is negative", r.Version)

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -67,9 +68,7 @@ func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	if w == "" && fleet > 0 {
 		p, _ = recipe.Sized(p, int(fleet))
 		q := *p
-		if q.Schedule.Cohort == 0 {
-			q.Schedule.Cohort = int(fleet)
-		}
+		q.Schedule.Cohort = cmp.Or(q.Schedule.Cohort, int(fleet))
 		terms.SetDeadline(&q.Schedule, o.Deadline)
 		w = policy.Warn(&q, int(fleet))
 	}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +97,7 @@ func (o *people) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.R
 // session could prolong it indefinitely, even beyond the logout.
 func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)
-	user := r.User
-	if user == "" {
-		user = c.Name
-	}
+	user := cmp.Or(r.User, c.Name)
 	if user != c.Name {
 		if err := c.Need(access.Admin, "a login link for another user"); err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -77,9 +78,7 @@ func postgresConfig(at string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = postgresConnect
-	}
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, postgresConnect)
 	several := false
 	for _, f := range config.Fallbacks {
 		several = several || f.Host != config.Host || f.Port != config.Port

@@ -5,6 +5,7 @@
 package terms
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,9 +58,7 @@ func SetDeadline(s *fed.Schedule, usual time.Duration) {
 	if usual == 0 || s.Kind != "synchronous" {
 		return
 	}
-	if s.Deadline == 0 {
-		s.Deadline = fed.Duration(usual)
-	}
+	s.Deadline = cmp.Or(s.Deadline, fed.Duration(usual))
 	if s.Quorum == 0 {
 		// A merge of one client would reveal its update, and agents decline such a plan.
 		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
@@ -85,9 +84,7 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	p, _ = recipe.Sized(p, int(fleet))
 	q := *p
 	q.Model.Inputs, _ = recipe.Inputs(p, inputs)
-	if q.Schedule.Cohort == 0 {
-		q.Schedule.Cohort = int(fleet)
-	}
+	q.Schedule.Cohort = cmp.Or(q.Schedule.Cohort, int(fleet))
 	problem, err := frame(&q, inputs, steps)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -84,10 +85,7 @@ func reference(root *cobra.Command) string {
 		}
 		fmt.Fprintf(&out, "\n## %s\n\n", c.CommandPath())
 		fmt.Fprintf(&out, "```text\n%s\n```\n\n", c.UseLine())
-		text := c.Long
-		if text == "" {
-			text = c.Short + "."
-		}
+		text := cmp.Or(c.Long, c.Short+".")
 		fmt.Fprintf(&out, "```text\n%s\n```\n", strings.TrimSpace(text))
 		if c.Example != "" {
 			fmt.Fprintf(&out, "\n```text\n%s\n```\n", strings.TrimRight(c.Example, "\n"))

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -106,9 +107,7 @@ func changes(plan string) string {
 	}
 	var b strings.Builder
 	for _, d := range all {
-		if d.A == "" {
-			d.A = "not set"
-		}
+		d.A = cmp.Or(d.A, "not set")
 		fmt.Fprintf(&b, "  %s: %s (default %s)\n", d.Path, d.B, d.A)
 	}
 	if b.Len() == 0 {

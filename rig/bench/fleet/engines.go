@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,9 +97,7 @@ func Engine(ctx context.Context, e Backends, size string, clients int, d time.Du
 		return r, err
 	}
 	defer drop()
-	if database == "" {
-		database = "sqlite:" + filepath.Join(dir, "ledger.db")
-	}
+	database = cmp.Or(database, "sqlite:"+filepath.Join(dir, "ledger.db"))
 	r.Count, r.CountCPU, err = countRate(ctx, database, t, d)
 	return r, err
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -244,10 +245,7 @@ type servedKeeper struct {
 // this process.
 func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 	b.stop()
-	url := b.url
-	if url == "" {
-		url = "sqlite:" + filepath.Join(b.dir, "ledger.db")
-	}
+	url := cmp.Or(b.url, "sqlite:"+filepath.Join(b.dir, "ledger.db"))
 	l, err := ledger.Open(ctx, url)
 	if err != nil {
 		return nil, err
