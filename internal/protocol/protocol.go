@@ -63,21 +63,21 @@ type side struct {
 	version, oldest int
 }
 
-var _ connect.Interceptor = side{}
-
 // Client returns an option for the clients of the agents' API. Calls fail if the server is too
 // old.
 func Client() connect.ClientOption {
-	return connect.WithInterceptors(side{client: true, version: Version, oldest: Oldest})
+	return connect.WithInterceptors(side{client: true, version: Version, oldest: Oldest}.interceptor())
 }
 
 // Server returns an interceptor for the server of the agents' API. It refuses agents that are
 // too old.
-func Server() connect.Interceptor { return side{version: Version, oldest: Oldest} }
+func Server() connect.Interceptor { return side{version: Version, oldest: Oldest}.interceptor() }
 
-// WrapUnary checks the agent's version before the server handles a call, and the server's
-// version after an agent has made a call.
-func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (s side) interceptor() connect.Interceptor { return connect.UnaryInterceptorFunc(s.intercept) }
+
+// intercept checks the agent's version before a call at the server, and the server's version
+// after a call at the agent.
+func (s side) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, q connect.AnyRequest) (connect.AnyResponse, error) {
 		mine := strconv.Itoa(s.version)
 		if s.client {
@@ -109,24 +109,13 @@ func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 
 // headerOf returns the header of a response, or nil if there is none.
 func headerOf(r connect.AnyResponse, err error) http.Header {
-	var failed *connect.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return r.Header()
-	case errors.As(err, &failed):
+	}
+	if failed, ok := errors.AsType[*connect.Error](err); ok {
 		return failed.Meta()
 	}
 	return nil
-}
-
-// WrapStreamingClient returns next, because the agents' API has no streams.
-func (s side) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// WrapStreamingHandler returns next, because the agents' API has no streams.
-func (s side) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
 }
 
 // OfCaller returns the version of the agent that makes a call.

@@ -32,10 +32,10 @@ func (s *server) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 // version.
 func TestVersions(t *testing.T) {
 	agent := func(version, oldest int) []connect.Interceptor {
-		return []connect.Interceptor{side{client: true, version: version, oldest: oldest}}
+		return []connect.Interceptor{side{client: true, version: version, oldest: oldest}.interceptor()}
 	}
 	serving := func(version, oldest int) []connect.Interceptor {
-		return []connect.Interceptor{side{version: version, oldest: oldest}}
+		return []connect.Interceptor{side{version: version, oldest: oldest}.interceptor()}
 	}
 	now := []connect.Interceptor{Server()}
 	for name, c := range map[string]struct {

@@ -153,11 +153,9 @@ func take(ctx context.Context, slots chan struct{}) error {
 	}
 }
 
-var _ connect.Interceptor = (*fair)(nil)
-
-// WrapUnary serves one call of an agent at a time, and limits the concurrent calls that name
+// intercept serves one call of an agent at a time, and limits the concurrent calls that name
 // many clients.
-func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (f *fair) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		wasRead(ctx)
 		switch r.Spec().Procedure {
@@ -186,16 +184,6 @@ func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		return next(ctx, r)
 	}
-}
-
-// WrapStreamingClient and WrapStreamingHandler do nothing, because the agents' API has no
-// streams.
-func (*fair) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (*fair) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
 }
 
 // admit accepts or refuses a call before its body is read. An agent may make a few calls at

@@ -49,12 +49,10 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	case g.slots <- struct{}{}:
 	default:
 		start := time.Now()
-		select {
-		case g.slots <- struct{}{}:
-			g.waited.Add(int64(time.Since(start)))
-		case <-ctx.Done():
-			g.waited.Add(int64(time.Since(start)))
-			return nil, ctx.Err()
+		err := take(ctx, g.slots)
+		g.waited.Add(int64(time.Since(start)))
+		if err != nil {
+			return nil, err
 		}
 	}
 	give := sync.OnceFunc(func() { <-g.slots })
@@ -92,11 +90,9 @@ func leaveGate(ctx context.Context) {
 	}
 }
 
-var _ connect.Interceptor = (*gate)(nil)
-
-// WrapUnary runs a call when there is a slot for it. The call's message has already been
+// intercept runs a call when there is a slot for it. The call's message has already been
 // read, so slow senders occupy no slots.
-func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (g *gate) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		leave, err := g.enter(ctx)
 		if err != nil {
@@ -105,14 +101,4 @@ func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		defer leave()
 		return next(context.WithValue(ctx, leaveKey{}, leave), r)
 	}
-}
-
-// WrapStreamingClient and WrapStreamingHandler do nothing, because the agents' API has no
-// streams.
-func (*gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (*gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
 }

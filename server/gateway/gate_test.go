@@ -67,7 +67,7 @@ func TestGated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		var working, most, served atomic.Int64
-		call := g.WrapUnary(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
+		call := g.intercept(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
 			for n := working.Add(1); ; {
 				if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
 					break

@@ -190,13 +190,15 @@ func New(c Config) *Gateway {
 	return g
 }
 
+type unary = connect.UnaryInterceptorFunc // the API has no streams
+
 // Handler returns the handler of the agents' API. pki.Authority.Middleware must have put the caller's
 // identity into the context of each request.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll, g.fair.heavy),
 		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(math.MaxInt), // compression does not make weights smaller
-		connect.WithInterceptors(g.metrics, g.fair, g.gate, protocol.Server()), connect.WithRecover(g.panicked))...)
+		connect.WithInterceptors(unary(g.metrics.intercept), unary(g.fair.intercept), unary(g.gate.intercept), protocol.Server()), connect.WithRecover(g.panicked))...)
 	mux.Handle(path, g.grace(g.admit(service)))
 	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
 	return mux

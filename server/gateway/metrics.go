@@ -68,9 +68,7 @@ func (*metrics) showWaiting(r prometheus.Registerer, length func() int) {
 // arrivalKey is the context key of the time when a call arrived.
 type arrivalKey struct{}
 
-var _ connect.Interceptor = (*metrics)(nil)
-
-func (m *metrics) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (m *metrics) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		start := time.Now()
 		answer, err := next(context.WithValue(ctx, arrivalKey{}, start), r)
@@ -84,12 +82,4 @@ func (m *metrics) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		m.calls.WithLabelValues(path.Base(r.Spec().Procedure), code).Observe(time.Since(start).Seconds())
 		return answer, err
 	}
-}
-
-func (m *metrics) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (m *metrics) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
 }
