@@ -15,8 +15,8 @@ import (
 
 	"loadstar/agent/live"
 	"loadstar/forecast/issue"
-	"loadstar/internal/csvcell"
 	"loadstar/internal/service"
+	"loadstar/internal/textfmt"
 	"loadstar/metric"
 )
 
@@ -340,12 +340,12 @@ func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 	for _, f := range all {
 		cutoff := time.Unix(f.Cutoff, 0).In(v.zone).Format(time.RFC3339)
 		for _, r := range f.Rows[:min(v.steps, len(f.Rows))] {
-			row := []string{csvcell.Text(f.Client), cutoff, time.Unix(r.Time, 0).In(v.zone).Format(time.RFC3339)}
+			row := []string{textfmt.Cell(f.Client), cutoff, time.Unix(r.Time, 0).In(v.zone).Format(time.RFC3339)}
 			for _, l := range v.levels {
 				row = append(row, string(issue.AppendNumber(nil, v.value(r, l))))
 			}
 			row = append(row, string(issue.AppendNumber(nil, r.Mean*v.factor)))
-			row = append(row, csvcell.Text(f.Model), strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
+			row = append(row, textfmt.Cell(f.Model), strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
 			if err := w.Write(row); err != nil {
 				return err
 			}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -184,7 +186,7 @@ func (o *backtestOptions) scoreBaselines(cmd *cobra.Command, path string) ([]bac
 		if err != nil {
 			return nil, err
 		}
-		r.Part, r.Horizon, r.H, r.Mark = o.part, o.horizon, h, cli.GeneratedMark(d.Generated)
+		r.Part, r.Horizon, r.H, r.Mark = o.part, o.horizon, h, textfmt.Synthetic(d.Generated)
 		results, fleets = append(results, r), append(fleets, r.Fleet)
 	}
 	return results, backtest.Enough(d, b, fleets...)

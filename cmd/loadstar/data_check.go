@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -134,7 +136,7 @@ func (o *checkOptions) run(cmd *cobra.Command, args []string) error {
 		bar.Set(i+1, "")
 	}
 	r.Fleet = c.Fleet()
-	page := quality.Report{Plan: o.plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
+	page := quality.Report{Plan: o.plan, Fleet: r.Fleet, Meters: r.Meters, Mark: textfmt.Synthetic(d.Generated)}
 	if o.planFile != "" {
 		p, err := cli.ReadPlan(o.planFile, 0)
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
@@ -33,7 +35,7 @@ averaged over meters.`,
 				return fmt.Errorf("%s has no static values and no weather", d.Name)
 			}
 			w := cmd.OutOrStdout()
-			fmt.Fprintf(w, "%s: %s%s\n", d.Name, cli.Count(d.Len(), "meter"), cli.GeneratedMark(d.Generated))
+			fmt.Fprintf(w, "%s: %s%s\n", d.Name, cli.Count(d.Len(), "meter"), textfmt.Synthetic(d.Generated))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
 			for _, c := range all {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
@@ -125,7 +127,7 @@ func summarize(d *series.Dataset) *dataSummary {
 
 // print prints the size and the time span of the dataset at path, and its faulty rows.
 func (s *dataSummary) print(w io.Writer, path string) {
-	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), cli.GeneratedMark(s.Generated), quality.DescribeSpan(s.Overview))
+	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), textfmt.Synthetic(s.Generated), quality.DescribeSpan(s.Overview))
 	if f := quality.DescribeFaults(s.Faults); f != "" {
 		fmt.Fprintf(w, "rows: %s\n", f)
 	}

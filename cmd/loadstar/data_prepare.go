@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
@@ -38,7 +40,7 @@ DATASET is a dataset.yaml or a folder with one.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, cli.Count(d.Len(), "meter"), d.Name, cli.GeneratedMark(d.Generated), float64(info.Size())/1e6)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, cli.Count(d.Len(), "meter"), d.Name, textfmt.Synthetic(d.Generated), float64(info.Size())/1e6)
 			return nil
 		},
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
@@ -57,7 +59,7 @@ With --json the command prints one object:
 			if len(months) == 0 {
 				return fmt.Errorf("%s has no readings", d.Name)
 			}
-			return quality.PrintMonths(cmd.OutOrStdout(), d, months, who, cli.GeneratedMark(d.Generated))
+			return quality.PrintMonths(cmd.OutOrStdout(), d, months, who, textfmt.Synthetic(d.Generated))
 		},
 	}
 	f := cmd.Flags()

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -124,7 +126,7 @@ func (o *reportOptions) run(cmd *cobra.Command, args []string) error {
 	if o.open {
 		openPage(cmd.ErrOrStderr(), o.out)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(o.out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, cli.GeneratedMark(generated))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(o.out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, textfmt.Synthetic(generated))
 	return err
 }
 

@@ -64,7 +64,7 @@ type pkg struct {
 // table is the table of packages. A package may import the packages in its line, which are on
 // lower floors or in its own folder. docs/reference/packages.md is generated from the table.
 var table = map[string]pkg{
-	"rig/paper":            {may: "internal/config internal/disk lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
+	"rig/paper":            {may: "internal/config internal/disk internal/textfmt lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
 	"rig/year":             {may: "agent/live forecast/issue nn/kernel series series/store"},
 	"rig/bench":            {may: "forecast nn nn/kernel series"},
 	"rig/bench/engine":     {may: "forecast internal/proc nn/kernel rig/bench series", external: "golang.org/x/sys"},
@@ -84,14 +84,14 @@ var table = map[string]pkg{
 	"rig/cmd/loadstar-lab": {may: "cmd/loadstar/cli forecast lab/experiment lab/outlook nn/kernel rig/bench rig/bench/engine rig/bench/fleet rig/bench/simulate rig/bench/skill rig/paper series series/read series/source", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/csvcell lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent/command series"},
 
 	"server":             {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/operator server/pki server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
 	"server/gateway":     {may: "fed/exact fed/mask fed/member fed/round internal/backoff internal/connlimit internal/head internal/mtls internal/protocol proto/loadstar/v1 series/quality server/access server/blob server/directory server/keepers server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {may: "fed fed/client fed/limit fed/mask fed/recipe fed/round fed/setup internal/backoff internal/protocol proto/loadstar/v1 server/blob server/directory server/keepers server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
-	"server/operator":    {may: "fed fed/policy fed/recipe internal/mtls plans proto/loadstar/v1 series/quality server/access server/directory server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"server/operator":    {may: "fed fed/policy fed/recipe internal/mtls internal/textfmt plans proto/loadstar/v1 series/quality server/access server/directory server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"server/terms":       {may: "fed fed/client fed/exact fed/limit fed/member fed/recipe fed/round fed/setup internal/stateformat nn/kernel proto/loadstar/v1 series", external: "google.golang.org/protobuf"},
 	"server/ledger":      {may: "internal/backoff internal/head server/directory server/sqlstore"},
 	"server/directory":   {may: "server/sqlstore"},
@@ -116,16 +116,16 @@ var table = map[string]pkg{
 	"agent/config":   {may: "fed/policy internal/config series/openmeteo"},
 	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/service nn/kernel series series/openmeteo series/store"},
 	"agent/live":     {may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
-	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/csvcell internal/disk internal/service internal/webui metric series/store"},
+	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/disk internal/service internal/textfmt internal/webui metric series/store"},
 
-	"lab/experiment": {may: "fed fed/recipe forecast internal/config internal/disk lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
-	"lab/backtest":   {may: "fed forecast lab/run metric series"},
-	"lab/explain":    {may: "fed fed/recipe fed/setup internal/proc lab/sim nn nn/kernel series"},
+	"lab/experiment": {may: "fed fed/recipe forecast internal/config internal/disk internal/textfmt lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
+	"lab/backtest":   {may: "fed forecast internal/textfmt lab/run metric series"},
+	"lab/explain":    {may: "fed fed/recipe fed/setup internal/proc internal/textfmt lab/sim nn nn/kernel series"},
 	"lab/sim":        {may: "fed fed/client fed/exact fed/limit fed/mask fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/disk internal/proc internal/stateformat lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/report":     {may: "internal/disk lab/run metric series", external: "go.yaml.in/yaml/v3"},
-	"lab/run":        {may: "internal/csvcell internal/disk metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
-	"lab/score":      {may: "forecast/issue lab/outlook lab/report lab/run metric series series/table"},
-	"lab/outlook":    {may: "fed/recipe fed/serve forecast/issue internal/disk lab/run metric nn nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf"},
+	"lab/run":        {may: "internal/disk internal/textfmt metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
+	"lab/score":      {may: "forecast/issue internal/textfmt lab/outlook lab/report lab/run metric series series/table"},
+	"lab/outlook":    {may: "fed/recipe fed/serve forecast/issue internal/disk internal/textfmt lab/run metric nn nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync google.golang.org/protobuf"},
 
 	"fed/policy":     {may: "fed fed/member fed/recipe internal/config"},
 	"fed/setup":      {may: "fed fed/client fed/limit fed/recipe fed/round nn/kernel series"},
@@ -162,7 +162,7 @@ var table = map[string]pkg{
 	"series/quality":   {may: "series"},
 	"series/source":    {may: "series/table", external: "github.com/klauspost/compress"},
 	"series/synth":     {},
-	"series/write":     {may: "internal/csvcell internal/disk series series/read", external: "github.com/parquet-go/parquet-go"},
+	"series/write":     {may: "internal/disk internal/textfmt series series/read", external: "github.com/parquet-go/parquet-go"},
 
 	"internal/service": {},
 	"metric":           {},
@@ -182,7 +182,7 @@ var table = map[string]pkg{
 	"internal/boltfile":       {may: "internal/disk", external: "go.etcd.io/bbolt"},
 	"internal/webui":          {},
 	"internal/connlimit":      {external: "github.com/hashicorp/golang-lru golang.org/x/time"},
-	"internal/csvcell":        {},
+	"internal/textfmt":        {},
 	"internal/config":         {external: "go.yaml.in/yaml/v3"},
 	"internal/head":           {may: "internal/mtls"},
 	"internal/mtls":           {may: "internal/disk"},

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/forecast"
 	"loadstar/lab/run"
 	"loadstar/metric"
@@ -148,11 +150,11 @@ func PrintMarkdown(w io.Writer, results []Result) error {
 
 // title returns the heading of a dataset's rows.
 func (r Result) title() string {
-	s := fmt.Sprintf("%s: %s, %s split, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
+	s := fmt.Sprintf("%s: %s, %s split, ", r.Dataset, textfmt.Count(len(r.Clients), "client"), r.Part)
 	if r.H > 0 {
-		s += fmt.Sprintf("all of the next %s", count(r.H, "step"))
+		s += fmt.Sprintf("all of the next %s", textfmt.Count(r.H, "step"))
 	} else {
-		s += fmt.Sprintf("%s ahead", count(r.Horizon, "step"))
+		s += fmt.Sprintf("%s ahead", textfmt.Count(r.Horizon, "step"))
 	}
 	if r.Stride > 1 {
 		s += fmt.Sprintf(", an origin every %d steps", r.Stride)
@@ -166,12 +168,4 @@ func (r Result) belowOne() float64 {
 		return float64(*b)
 	}
 	return 0
-}
-
-// count formats a number and a noun, such as "1 step" or "2 steps".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/fed"
 	"loadstar/forecast"
 	"loadstar/lab/run"
@@ -195,11 +197,11 @@ func Enough(d *series.Dataset, b forecast.Backtest, results ...metric.Fleet) err
 	day := d.StepsPerDay()
 	least := 7*day + b.Horizon + b.Targets - 1
 	var found strings.Builder
-	fmt.Fprintf(&found, "%s has %s, and the longest has %s", d.Name, count(d.Len(), "client"), count(longest, "reading"))
+	fmt.Fprintf(&found, "%s has %s, and the longest has %s", d.Name, textfmt.Count(d.Len(), "client"), textfmt.Count(longest, "reading"))
 	if longest >= day {
-		fmt.Fprintf(&found, " (%s)", count(longest/day, "day"))
+		fmt.Fprintf(&found, " (%s)", textfmt.Count(longest/day, "day"))
 	}
 	return fmt.Errorf("nothing could be scored: a forecast needs the %s before it without a gap and %s after it, within the test split (the last part of each series); %s: "+
 		"use more readings (70 days fill a test split of 10 %%), another split with --part, or look for gaps with loadstar data check",
-		count(7*day, "reading"), count(least-7*day, "reading"), found.String())
+		textfmt.Count(7*day, "reading"), textfmt.Count(least-7*day, "reading"), found.String())
 }

@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/lab/backtest"
@@ -284,11 +286,7 @@ func (h *AdviceOfDays) verdict() string {
 
 // Print prints the advice as a table and a sentence.
 func (a *Advice) Print(w io.Writer) error {
-	mark := ""
-	if a.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
-	fmt.Fprintf(w, "%s%s: forecasts of the next %s, tested on the last %d days, errors relative to last week's load\n\n", a.Dataset, mark, a.Targets, a.TestDays)
+	fmt.Fprintf(w, "%s%s: forecasts of the next %s, tested on the last %d days, errors relative to last week's load\n\n", a.Dataset, textfmt.Synthetic(a.Generated), a.Targets, a.TestDays)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "HISTORY\tCLIENTS\tSIMPLE\tALONE\tTOGETHER\tGAIN\t95 % INTERVAL\tBETTER FOR\tTRAFFIC\tCPU\tVERDICT\t")
 	worth := 0

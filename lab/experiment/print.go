@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"loadstar/internal/textfmt"
 )
 
 // medianOf formats the median of the scores, followed by their range if there are several
@@ -20,11 +22,7 @@ func medianOf(c Compared) string {
 func Print(w io.Writer, table []Comparison, subject string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, c := range table {
-		mark := ""
-		if c.Generated {
-			mark = " (SYNTHETIC data, not measurements)"
-		}
-		fmt.Fprintf(t, "%s: %s, errors relative to %s%s\n", c.Dataset, clients(c.Clients), c.Reference, mark)
+		fmt.Fprintf(t, "%s: %s, errors relative to %s%s\n", c.Dataset, textfmt.Count(c.Clients, "client"), c.Reference, textfmt.Synthetic(c.Generated))
 		fmt.Fprint(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t")
 		if subject != "" {
 			fmt.Fprint(t, "RATIO\tWON\tBETTER\tWORSE\t")
@@ -46,12 +44,4 @@ func Print(w io.Writer, table []Comparison, subject string) error {
 		return err
 	}
 	return nil
-}
-
-// clients formats a number of clients.
-func clients(n int) string {
-	if n == 1 {
-		return "1 client"
-	}
-	return fmt.Sprintf("%d clients", n)
 }

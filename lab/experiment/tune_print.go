@@ -13,6 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/internal/disk"
@@ -27,7 +29,7 @@ func (t *Tuning) best(r *Tuned) ([]byte, error) {
 		return nil, err
 	}
 	var to bytes.Buffer
-	fmt.Fprintf(&to, "# The best of %d plans on %s%s, by the validation loss of %s.\n", len(r.Candidates), r.Dataset, map[bool]string{true: " (SYNTHETIC data)"}[r.Generated], clients(r.Clients))
+	fmt.Fprintf(&to, "# The best of %d plans on %s%s, by the validation loss of %s.\n", len(r.Candidates), r.Dataset, map[bool]string{true: " (SYNTHETIC data)"}[r.Generated], textfmt.Count(r.Clients, "client"))
 	for _, a := range t.Axes {
 		var values []string
 		for i := range a.Values {
@@ -58,11 +60,7 @@ func (r *Tuned) Verdict() string {
 
 // Print prints the plans as a table with a chart of their losses.
 func (r *Tuned) Print(w io.Writer) error {
-	mark := ""
-	if r.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
-	fmt.Fprintf(w, "%s%s: %s, scored on the validation split; the test split is not read\n\n", r.Dataset, mark, clients(r.Clients))
+	fmt.Fprintf(w, "%s%s: %s, scored on the validation split; the test split is not read\n\n", r.Dataset, textfmt.Synthetic(r.Generated), textfmt.Count(r.Clients, "client"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, k := range r.Keys {
 		fmt.Fprintf(t, "%s\t", k)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
@@ -263,18 +265,18 @@ func (e *Explanation) ahead(p *fed.Plan) {
 	case targets.Length() > 0 || horizon.Length() > 0:
 		e.Ahead = "the next " + one(recipe.Hours(targets.Length()))
 		if targets.Length() == 0 {
-			e.Ahead = "the next " + count(targets.Steps(), "step")
+			e.Ahead = "the next " + textfmt.Count(targets.Steps(), "step")
 		}
 		if horizon != fed.Steps(1) {
 			e.Ahead = fmt.Sprintf("%s, from %s after the last reading on", strings.TrimPrefix(e.Ahead, "the next "), horizon)
 		}
 		return
 	case step != 0 && horizon.Steps() == 1:
-		e.Ahead = fmt.Sprintf("the next %s, %s of %s", one(recipe.Hours(time.Duration(targets.Steps())*step)), count(targets.Steps(), "step"), recipe.Hours(step))
+		e.Ahead = fmt.Sprintf("the next %s, %s of %s", one(recipe.Hours(time.Duration(targets.Steps())*step)), textfmt.Count(targets.Steps(), "step"), recipe.Hours(step))
 	case targets.Steps() > 1:
 		e.Ahead = fmt.Sprintf("the load %d to %d steps ahead", horizon.Steps(), horizon.Steps()+targets.Steps()-1)
 	default:
-		e.Ahead = fmt.Sprintf("the load %s ahead", count(horizon.Steps(), "step"))
+		e.Ahead = fmt.Sprintf("the load %s ahead", textfmt.Count(horizon.Steps(), "step"))
 	}
 	e.Horizon, e.Targets, e.Step = horizon.Steps(), targets.Steps(), step.Seconds()
 }

@@ -6,12 +6,14 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/fed/recipe"
 )
 
 // Print prints an explanation for a terminal.
 func Print(w io.Writer, e *Explanation) error {
-	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, count(e.Rounds, "round"))
+	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, textfmt.Count(e.Rounds, "round"))
 	fmt.Fprintf(w, "%s\n\n", e.About)
 	for _, section := range []func(io.Writer, *Explanation) error{printTraining, printLayers, printCommunication, printCost} {
 		if err := section(w, e); err != nil {
@@ -30,9 +32,9 @@ func printTraining(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "Training")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row(t, "model", "%s, %s parameters", e.Model, thousands(int64(e.Parameters)))
-	from := fmt.Sprintf("%s of %s", count(e.Lookback, "step"), count(len(e.Inputs), "input"))
+	from := fmt.Sprintf("%s of %s", textfmt.Count(e.Lookback, "step"), textfmt.Count(len(e.Inputs), "input"))
 	if e.Features > 0 {
-		from = fmt.Sprintf("%s in %s", count(e.Features, "feature"), count(len(e.Inputs), "group"))
+		from = fmt.Sprintf("%s in %s", textfmt.Count(e.Features, "feature"), textfmt.Count(len(e.Inputs), "group"))
 	}
 	row(t, "forecast", "%s, from %s", e.Ahead, from)
 	row(t, "inputs", "%s", strings.Join(e.Inputs, ", "))
@@ -56,7 +58,7 @@ func printData(t io.Writer, x *Data) {
 	case x.Examples == 0:
 		row(t, "clients", "%s", thousands(int64(x.Clients)))
 	default:
-		row(t, "clients", "%s of %s%s", thousands(int64(x.Clients)), x.Name, generatedMark(x.Generated))
+		row(t, "clients", "%s of %s%s", thousands(int64(x.Clients)), x.Name, textfmt.Synthetic(x.Generated))
 		each := thousands(int64(x.Most))
 		if x.Least < x.Most {
 			each = thousands(int64(x.Least)) + " to " + each
@@ -113,7 +115,7 @@ func printCommunication(w io.Writer, e *Explanation) error {
 	}
 	row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
 	if e.PerRound > 0 {
-		row(t, "per round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
+		row(t, "per round", "%s asked, %s", textfmt.Count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
 		if e.Chosen {
 			row(t, "", "(the plan sets no schedule.cohort, and the fleet has more than %d clients)", recipe.LargeFleet)
 		}
@@ -144,11 +146,11 @@ func printCost(w io.Writer, e *Explanation) error {
 	fmt.Fprintln(w, "\nCost")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if e.StepsATurn > 0 {
-		row(t, "per client and round", "%s", count(e.StepsATurn, "gradient step"))
+		row(t, "per client and round", "%s", textfmt.Count(e.StepsATurn, "gradient step"))
 	}
 	if e.Steps > 0 {
 		row(t, "total", "%s gradient steps", thousands(e.Steps))
-		row(t, "time", "about %s of training on this machine, with %s", roughly(e.Seconds), count(e.Workers, "worker"))
+		row(t, "time", "about %s of training on this machine, with %s", roughly(e.Seconds), textfmt.Count(e.Workers, "worker"))
 		row(t, "", "(measured now: %s steps per second and core, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
 	} else {
 		row(t, "speed", "%s gradient steps per second and core (measured now, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
@@ -166,22 +168,6 @@ func printCost(w io.Writer, e *Explanation) error {
 		row(t, "disk", "up to %s for a simulated run", byteSize(e.DiskBytes))
 	}
 	return t.Flush()
-}
-
-// generatedMark returns a label for synthetic data, or "" for other data.
-func generatedMark(generated bool) string {
-	if generated {
-		return " (SYNTHETIC data, not measurements)"
-	}
-	return ""
-}
-
-// count formats a number and a noun, such as "1 step" or "2 steps".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // thousands formats a number as 1,234,567.

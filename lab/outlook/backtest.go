@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"loadstar/internal/textfmt"
+
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/fed/serve"
@@ -420,11 +422,7 @@ func (r Removal) apply(d *series.Dataset) (*series.Dataset, error) {
 
 // Print prints the scores for a terminal.
 func (s *Scores) Print(w io.Writer, clients bool) error {
-	mark := ""
-	if s.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
-	fmt.Fprintf(w, "%s: %s, model %s, next %s, %s in the test part%s\n", s.Dataset, count(len(s.Clients), "client"), s.Model, count(s.H, "step"), count(s.Issues, "issue"), mark)
+	fmt.Fprintf(w, "%s: %s, model %s, next %s, %s in the test part%s\n", s.Dataset, textfmt.Count(len(s.Clients), "client"), s.Model, textfmt.Count(s.H, "step"), textfmt.Count(s.Issues, "issue"), textfmt.Synthetic(s.Generated))
 	switch {
 	case s.Removed.Share > 0 && s.Removed.Block > 1:
 		fmt.Fprintf(w, "%g %% of the readings removed before, in blocks of %d steps (seed %d)\n", 100*s.Removed.Share, s.Removed.Block, s.Removed.Seed)
@@ -443,12 +441,12 @@ func (s *Scores) Print(w io.Writer, clients bool) error {
 		fmt.Fprintf(w, "energy of a day, issued at midnight: %s (median client)\n", s.Energy)
 	}
 	if s.Sum != nil {
-		fmt.Fprintf(w, "hourly sum of %s, issued at midnight: %s\n", count(s.Sum.Clients, "client"), s.Sum)
+		fmt.Fprintf(w, "hourly sum of %s, issued at midnight: %s\n", textfmt.Count(s.Sum.Clients, "client"), s.Sum)
 	}
 	if s.Peak != nil {
 		fmt.Fprintf(w, "highest step of a day, issued at midnight: %s (median client)\n", s.Peak)
 	}
-	_, err := fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
+	_, err := fmt.Fprintf(w, "%s: %s\n", textfmt.Count(s.Rows, "row"), list(s.Sources))
 	if len(s.Reasons) > 0 {
 		_, err = fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))
 	}

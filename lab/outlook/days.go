@@ -5,6 +5,8 @@ import (
 	"os"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/forecast/issue"
 	"loadstar/internal/disk"
 )
@@ -22,7 +24,7 @@ func (t *dayTable) add(f issue.Forecast) {
 	unknown := math.NaN()
 	at := func(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.RFC3339) }
 	row := func(quantity string, start int64, values ...float64) {
-		t.b = append(t.b, quoted(f.Client)+","+at(f.Cutoff)+","+quantity+","+at(start)...)
+		t.b = append(t.b, textfmt.Quoted(f.Client)+","+at(f.Cutoff)+","+quantity+","+at(start)...)
 		for _, v := range values {
 			t.b = issue.AppendNumber(append(t.b, ','), v)
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/forecast/issue"
 )
 
@@ -197,26 +199,22 @@ const minute = "2006-01-02 15:04 -07:00"
 
 // Print prints the summary for a terminal.
 func (s *Summary) Print(w io.Writer) error {
-	mark := ""
-	if s.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
 	version := ""
 	if s.Version != "" {
 		version = ", version " + s.Version
 	}
-	fmt.Fprintf(w, "%s: %s, model %s%s%s\n", s.Dataset, count(s.Meters, "meter"), s.Model, version, mark)
+	fmt.Fprintf(w, "%s: %s, model %s%s%s\n", s.Dataset, textfmt.Count(s.Meters, "meter"), s.Model, version, textfmt.Synthetic(s.Generated))
 	if s.From.Equal(s.To) {
 		fmt.Fprintf(w, "known up to %s\n", s.To.Format(minute))
 	} else {
 		fmt.Fprintf(w, "known up to %s for the first meter, %s for the last\n", s.From.Format(minute), s.To.Format(minute))
 	}
-	fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
+	fmt.Fprintf(w, "%s: %s\n", textfmt.Count(s.Rows, "row"), list(s.Sources))
 	if len(s.Reasons) > 0 {
 		fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))
 	}
 	if s.Fitted > 0 {
-		fmt.Fprintf(w, "%s did not take part in the run; personal layers and scaling are fitted to their own readings\n", count(s.Fitted, "meter"))
+		fmt.Fprintf(w, "%s did not take part in the run; personal layers and scaling are fitted to their own readings\n", textfmt.Count(s.Fitted, "meter"))
 	}
 	if s.Without > 0 {
 		var names []string
@@ -227,17 +225,17 @@ func (s *Summary) Print(w io.Writer) error {
 		if n := s.Without - len(names); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
+		fmt.Fprintf(w, "no forecast for %s: %s%s\n", textfmt.Count(s.Without, "meter"), strings.Join(names, ", "), more)
 	}
 	if x := s.Weather; x != nil {
-		fmt.Fprintf(w, "%s without weather (%s). %s %s\n", count(x.Rows, "row"), x.Reason, x.Message, x.Advice)
+		fmt.Fprintf(w, "%s without weather (%s). %s %s\n", textfmt.Count(x.Rows, "row"), x.Reason, x.Message, x.Advice)
 	}
 	if s.Shapeless > 0 {
-		fmt.Fprintf(w, "no scenarios for %s: they need the forecasts of at least %d earlier days with readings\n", count(s.Shapeless, "meter"), issue.LeastShapes)
+		fmt.Fprintf(w, "no scenarios for %s: they need the forecasts of at least %d earlier days with readings\n", textfmt.Count(s.Shapeless, "meter"), issue.LeastShapes)
 	}
 	if x := s.Sum; x != nil {
-		fmt.Fprintf(w, "sum of the means of %s: %s kWh in %s, at most %s kW at %s\n", count(x.Meters, "meter"),
-			amount(x.Energy), count(len(x.Values), "step"), amount(x.Peak), x.At.Format(minute))
+		fmt.Fprintf(w, "sum of the means of %s: %s kWh in %s, at most %s kW at %s\n", textfmt.Count(x.Meters, "meter"),
+			amount(x.Energy), textfmt.Count(len(x.Values), "step"), amount(x.Peak), x.At.Format(minute))
 	}
 	return nil
 }
@@ -280,12 +278,4 @@ func amount(v float64) string {
 		text = text[:i] + "," + text[i:]
 	}
 	return text
-}
-
-// count formats a number and a noun, such as "1 step" or "2 steps".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"github.com/parquet-go/parquet-go"
 
 	"loadstar/forecast/issue"
@@ -185,8 +187,8 @@ func newCSV(to io.Writer, a About) (*csvFile, error) {
 }
 
 func (w *csvFile) Write(f issue.Forecast) error {
-	before := quoted(f.Client) + "," + time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339) + ","
-	about := "," + quoted(f.Model) + "," + quoted(w.a.Version) + ","
+	before := textfmt.Quoted(f.Client) + "," + time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339) + ","
+	about := "," + textfmt.Quoted(f.Model) + "," + textfmt.Quoted(w.a.Version) + ","
 	generated := "," + strconv.FormatBool(w.a.Generated)
 	for len(w.times) < len(f.Rows) {
 		w.times = append(w.times, timeText{})
@@ -226,14 +228,6 @@ func (w *csvFile) Write(f issue.Forecast) error {
 func (w *csvFile) Close() error { return w.w.Flush() }
 
 func (w *csvFile) Discard() {}
-
-// quoted returns a field as written in CSV, with quotes if it needs them.
-func quoted(s string) string {
-	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
-		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
-	}
-	return s
-}
 
 // jsonFile is a list of objects, one per row.
 type jsonFile struct {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"loadstar/internal/csvcell"
+	"loadstar/internal/textfmt"
 )
 
 // ForecastWriter writes forecasts one at a time, in the long format that common forecasting
@@ -34,7 +34,7 @@ func CreateForecasts(path, model string) (ForecastWriter, error) {
 	}
 	if ext == ".csv" {
 		w := &csvForecasts{f: f, w: csv.NewWriter(f)}
-		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", csvcell.Text(model)})
+		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", textfmt.Cell(model)})
 	}
 	// The name of the last column is the name of the model, so a Go struct cannot define
 	// the schema.
@@ -62,7 +62,7 @@ type csvForecasts struct {
 func (c *csvForecasts) Write(r Forecast) error {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 9, 64) }
 	return c.w.Write([]string{
-		csvcell.Text(r.Client), r.Cutoff.UTC().Format(time.RFC3339), r.Time.UTC().Format(time.RFC3339), number(r.Actual), number(r.Forecast),
+		textfmt.Cell(r.Client), r.Cutoff.UTC().Format(time.RFC3339), r.Time.UTC().Format(time.RFC3339), number(r.Actual), number(r.Forecast),
 	})
 }
 

@@ -4,25 +4,23 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"loadstar/internal/textfmt"
 )
 
 // Print prints the summary of the run in the given folder for a terminal.
 func (s *Summary) Print(w io.Writer, dir string) error {
-	mark := ""
-	if s.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
 	fmt.Fprintf(w, "%s: %s on %s, %s, %s, %s%s\n", s.Plan, s.Algorithm, s.Dataset,
-		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), mark)
+		textfmt.Count(s.Clients, "client"), textfmt.Count(s.Rounds, "round"), textfmt.Count(int(s.Steps), "gradient step"), textfmt.Synthetic(s.Generated))
 	if math.IsNaN(float64(s.MAE)) {
 		fmt.Fprintln(w, "test split: no client has a complete window to score. Use more readings, or look for gaps with loadstar data check")
 	} else {
 		s.printScores(w)
 	}
 	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
-		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
+		s.StepsPerS, textfmt.Count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
 	if n := len(s.LeftOut); n > 0 {
-		fmt.Fprintf(w, "skipped without a complete training example: %s, such as %s\n", count(n, "meter"), s.LeftOut[0])
+		fmt.Fprintf(w, "skipped without a complete training example: %s, such as %s\n", textfmt.Count(n, "meter"), s.LeftOut[0])
 	}
 	_, err := fmt.Fprintf(w, "weights: SHA-256 %s\nrun folder: %s\n", s.Weights, dir)
 	return err
@@ -39,12 +37,4 @@ func (s *Summary) printScores(w io.Writer) {
 	if c := s.Coverage; c != nil {
 		fmt.Fprintf(w, "loads inside the forecast interval: %.1f %%, before calibration %.1f %%\n", 100*c.Calibrated, 100*c.Model)
 	}
-}
-
-// count formats a number and a noun, such as "1 client" or "2 clients".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"loadstar/internal/csvcell"
 	"loadstar/internal/disk"
+	"loadstar/internal/textfmt"
 )
 
 // Table is a CSV file to which rows of type T are appended. T is a struct of strings, integers,
@@ -101,7 +101,7 @@ func (t *Table[T]) Append(row T) error {
 				t.number(x)
 			}
 		default:
-			t.row = append(t.row, quoted(csvcell.Text(f.String()))...)
+			t.row = append(t.row, textfmt.Quoted(textfmt.Cell(f.String()))...)
 		}
 	}
 	return t.write()
@@ -111,14 +111,6 @@ func (t *Table[T]) number(x float64) {
 	if !math.IsNaN(x) {
 		t.row = strconv.AppendFloat(t.row, x, 'g', -1, 64)
 	}
-}
-
-// quoted returns a field as written in CSV, with quotes if it needs them.
-func quoted(s string) string {
-	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
-		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
-	}
-	return s
 }
 
 func (t *Table[T]) write() error {
@@ -243,7 +235,7 @@ func parse(row reflect.Value, fields []string) error {
 			}
 			f.Set(reflect.Append(f, reflect.ValueOf(x)))
 		default:
-			f.SetString(csvcell.Plain(s))
+			f.SetString(textfmt.Plain(s))
 		}
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/forecast/issue"
 	"loadstar/lab/outlook"
 	"loadstar/metric"
@@ -411,11 +413,7 @@ func (r *Result) sorted() []Method {
 
 // Print writes the notes and then a table, lowest error first.
 func (r *Result) Print(w io.Writer) error {
-	mark := ""
-	if r.Generated {
-		mark = " (SYNTHETIC data, not measurements)"
-	}
-	fmt.Fprintf(w, "%s: %d forecasts of %d clients that all methods have%s\n", r.Dataset, r.Targets, len(r.Methods[0].Clients), mark)
+	fmt.Fprintf(w, "%s: %d forecasts of %d clients that all methods have%s\n", r.Dataset, r.Targets, len(r.Methods[0].Clients), textfmt.Synthetic(r.Generated))
 	for _, f := range r.Found {
 		fmt.Fprintf(w, "note: %s\n", f)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"loadstar/internal/textfmt"
+
 	"loadstar/lab/experiment"
 )
 
@@ -20,11 +22,7 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 			if len(rows) == 0 {
 				continue
 			}
-			mark := ""
-			if rows[0].Generated {
-				mark = " (SYNTHETIC data, not measurements)"
-			}
-			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, mark)
+			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, textfmt.Synthetic(rows[0].Generated))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			switch {
 			case p.Data == experiment.Volume:

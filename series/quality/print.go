@@ -50,7 +50,7 @@ type Report struct {
 func PrintFleet(out io.Writer, d *series.Dataset, r Report, all bool) error {
 	w := &reportPage{out: out}
 	f := r.Fleet
-	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, meterCount(f.Meters), DescribeInterval(d.Interval), d.Clock, r.Mark)
+	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, plural(f.Meters, "meter"), DescribeInterval(d.Interval), d.Clock, r.Mark)
 	w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(f.From), dateOf(f.To.Add(-d.Interval)), f.Present, f.Steps, coverPercent(f.Coverage))
 	w.text("%d training windows with a lookback of %d and a horizon of %d%s", f.Windows, r.Plan.Lookback, r.Plan.Horizon, lost(f.Windows, f.WindowsLost))
 	if r.Losses != "" {
@@ -334,13 +334,6 @@ func padLabel(name string, width int) string {
 		runes = slices.Concat(runes[:head], []rune("…"), runes[len(runes)-(width-1-head):])
 	}
 	return string(runes) + strings.Repeat(" ", width-len(runes))
-}
-
-func meterCount(n int) string {
-	if n == 1 {
-		return "1 meter"
-	}
-	return fmt.Sprintf("%d meters", n)
 }
 
 func dateOf(t time.Time) string { return t.Format(time.DateOnly) }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"loadstar/internal/csvcell"
 	"loadstar/internal/disk"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -50,7 +50,7 @@ func Export(path string, s Source) error {
 		w.Comma, w.UseCRLF = ';', true
 		header, units := []string{"Zeit"}, []string{""}
 		for _, m := range all {
-			header, units = append(header, csvcell.Text(m.ID)), append(units, "kW")
+			header, units = append(header, textfmt.Cell(m.ID)), append(units, "kW")
 		}
 		_ = w.Write(header) // Error returns the first error of all rows
 		_ = w.Write(units)

@@ -15,8 +15,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"loadstar/internal/csvcell"
 	"loadstar/internal/disk"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -159,9 +159,9 @@ func (t *Meters) Meter(m series.Meter, labels []string) error {
 }
 
 func (t *Meters) row(id string, labels, values []string) error {
-	row := []string{csvcell.Text(id)}
+	row := []string{textfmt.Cell(id)}
 	for _, label := range labels {
-		row = append(row, csvcell.Text(label))
+		row = append(row, textfmt.Cell(label))
 	}
 	return t.w.Write(append(row, values...))
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	"connectrpc.com/connect"
 
 	"loadstar/fed"
@@ -170,7 +172,7 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 		o.Log.Warn("a run may be declined", "run", run.ID, "reason", w)
 	}
 	if n := o.numbers.refusedClients(); n > 0 && r.Clients > 0 {
-		answer.Warnings = append(answer.Warnings, several(n, "client")+" refused, because another agent has the name or it is revoked; refused clients do not count, and loadstar fleet list shows them")
+		answer.Warnings = append(answer.Warnings, textfmt.Count(n, "client")+" refused, because another agent has the name or it is revoked; refused clients do not count, and loadstar fleet list shows them")
 	}
 	return answer, nil
 }

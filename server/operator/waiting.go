@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
+
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 )
@@ -107,7 +109,7 @@ func sentence(w *v1.Waiting) string {
 			who = append(who, "others")
 			break
 		}
-		text := fmt.Sprintf("%s (%s", cmp.Or(a.Name, a.Id), several(a.Clients, "client"))
+		text := fmt.Sprintf("%s (%s", cmp.Or(a.Name, a.Id), textfmt.Count(a.Clients, "client"))
 		if a.Silent {
 			text += ", silent since " + clock(a.Seen)
 		}
@@ -134,13 +136,6 @@ func outcome(w *v1.Waiting) string {
 		return fmt.Sprintf("is abandoned: %d of %d clients, and the plan's quorum needs %d", w.Merges, w.Asked, w.Needs)
 	}
 	return fmt.Sprintf("merges %d of %d clients", w.Merges, w.Asked)
-}
-
-func several(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func clock(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04:05") + " UTC" }

@@ -102,12 +102,3 @@ func FindMeter(d *series.Dataset, name string) (int, error) {
 	}
 	return 0, fmt.Errorf("%s has no meter %s; %s", d.Name, name, hint)
 }
-
-// GeneratedMark returns a label for output that is based on synthetic data, or "" for other
-// data.
-func GeneratedMark(generated bool) string {
-	if generated {
-		return " (SYNTHETIC data, not measurements)"
-	}
-	return ""
-}

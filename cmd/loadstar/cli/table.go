@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"loadstar/internal/csvcell"
+	"loadstar/internal/textfmt"
 )
 
 // Table writes rows whose columns are separated by tabs.
@@ -49,7 +49,7 @@ func (t *csvTable) Write(p []byte) (int, error) {
 		row := strings.Split(strings.TrimSuffix(line, "\t"), "\t")
 		for i := range row {
 			if row[i] = strings.TrimSpace(row[i]); row[i] != none {
-				row[i] = csvcell.Text(row[i])
+				row[i] = textfmt.Cell(row[i])
 			}
 		}
 		if err := t.to.Write(row); err != nil {

@@ -1,4 +1,4 @@
-package csvcell
+package textfmt
 
 import "testing"
 
@@ -8,7 +8,7 @@ func TestText(t *testing.T) {
 		"=cmd|calc": "'=cmd|calc", "@SUM(1)": "'@SUM(1)", "+A1": "'+A1", "-A1": "'-A1", "\t=1": "'\t=1", "\r=1": "'\r=1", "\n=1": "'\n=1",
 		"-": "'-", "-1.5": "-1.5", "+3": "+3", "-1e-05": "-1e-05", "-Inf": "-Inf", "-1+2": "'-1+2",
 	} {
-		if got := Text(in); got != want {
+		if got := Cell(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 		if got := Plain(want); got != in && in != "'=x" {
