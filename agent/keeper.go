@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func (ms *members) unenrolled() (bool, error) {
 // The server cannot make the agent change the key, because the keeper would accept no other
 // key.
 func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
-	for _, pin := range slices.SortedFunc(keysOf(ms.statements), func(x, y member.Pin) int { return slices.Compare(x[:], y[:]) }) {
+	for _, pin := range slices.SortedFunc(maps.Keys(ms.statements), func(x, y member.Pin) int { return slices.Compare(x[:], y[:]) }) {
 		s := ms.statements[pin]
 		m, found, err := ms.store.Member(pin)
 		switch {
@@ -161,16 +162,6 @@ func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
 		all = append(all, &loadstarv1.Enrolment{Keeper: pin[:], Sealed: sealed})
 	}
 	return all, nil
-}
-
-func keysOf[K comparable, V any](m map[K]V) func(yield func(K) bool) {
-	return func(yield func(K) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // invitation returns the code with which the agent enrols, or the zero code if there is no file.

@@ -225,10 +225,8 @@ func (r *Ridge) fill(last, ahead int) bool {
 		r.x[at] = f(last, step)
 		at++
 	}
-	for _, v := range r.x[:at] {
-		if math.IsNaN(v) {
-			return false
-		}
+	if slices.ContainsFunc(r.x[:at], math.IsNaN) {
+		return false
 	}
 	clear(r.x[at:])
 	day, hour := r.cells[step]/hours, r.cells[step]%hours

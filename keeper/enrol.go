@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -218,12 +219,7 @@ func (ms *membership) move(c *change) (moved int, err error) {
 	if !ms.options.on(ruleCell) {
 		return 0, nil
 	}
-	names := make([]string, 0, len(ms.members))
-	for name := range ms.members {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, cmp.Compare) // so that tests repeat
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(ms.members)) { // so that tests repeat
 		at, err := ms.uniform(c.meta.Cells + 1)
 		if err != nil {
 			return 0, err

@@ -125,9 +125,7 @@ func (r *ring) put(keys map[string]keyRow) error {
 		return nil
 	})
 	if err == nil {
-		for name, k := range keys {
-			r.keys[name] = k
-		}
+		maps.Copy(r.keys, keys)
 	}
 	return err
 }

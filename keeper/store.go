@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -235,9 +236,7 @@ func (s *store) update(step string, do func(c *change) error) error {
 	}
 	s.options.step("after " + step)
 	s.state.meta, s.state.checks = c.meta, c.checks
-	for name, r := range c.members {
-		s.state.members[name] = r
-	}
+	maps.Copy(s.state.members, c.members)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -129,15 +130,10 @@ func (x *Agent) clients() ([]string, error) {
 	if fresh := x.fresh.Load(); fresh != nil {
 		c = fresh
 	}
-	var names []string
-	for name := range c.Clients {
-		names = append(names, name)
-	}
-	if len(names) == 0 {
+	if len(c.Clients) == 0 {
 		return x.store.Clients()
 	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(c.Clients)), nil
 }
 
 // Open opens the agent of a configuration.

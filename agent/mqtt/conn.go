@@ -99,8 +99,8 @@ func (l *limited) Read(b []byte) (int, error) {
 
 // explain turns a connection error into a sentence.
 func explain(err error) error {
-	var refused *autopaho.ConnackError
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*autopaho.ConnackError](err)
+	if !ok {
 		return err
 	}
 	switch refused.ReasonCode {

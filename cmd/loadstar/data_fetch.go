@@ -75,8 +75,7 @@ func sourceList() string {
 
 // fetch converts a source into its group below the folder out.
 func fetch(ctx context.Context, w io.Writer, s source.Source, from, out string) error {
-	out = cmp.Or(out, os.Getenv(read.RootEnv))
-	out = cmp.Or(out, "data")
+	out = cmp.Or(out, os.Getenv(read.RootEnv), "data")
 	if from == "" {
 		temporary, err := os.MkdirTemp("", "loadstar-"+s.Name+"-*")
 		if err != nil {

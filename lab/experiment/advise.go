@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -245,11 +246,7 @@ func (a *Advising) row(c Contest, table Comparison) (AdviceOfDays, error) {
 }
 
 func median(values map[string]float64) metric.Number {
-	var all []float64
-	for _, v := range values {
-		all = append(all, v)
-	}
-	return metric.NewSpread(all).Median
+	return metric.NewSpread(slices.Collect(maps.Values(values))).Median
 }
 
 // bootstrap returns the median of values, and the bounds that contain 95 % of the medians of

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -60,9 +61,7 @@ func (o *outcome) figures() map[string]float64 {
 	if o.course.Diverged {
 		out["diverged"] = 1
 	}
-	for name, v := range ofFleet(o.Fleet) {
-		out[name] = v
-	}
+	maps.Copy(out, ofFleet(o.Fleet))
 	if l := o.Last; l != nil {
 		out["mae_last_round"], out["relative_mae_last_round"] = float64(l.MAE), float64(l.RelativeMAE)
 	}

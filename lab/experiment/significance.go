@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -54,9 +55,7 @@ func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) erro
 				if theirs, err = read(r); err != nil {
 					return err
 				}
-				for name, f := range significance(ours, theirs) {
-					r.Figures[name] = f
-				}
+				maps.Copy(r.Figures, significance(ours, theirs))
 			}
 			bias := make(Figure, len(theirs))
 			for seed, t := range theirs {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -135,13 +136,7 @@ type file struct {
 }
 
 func (w *file) Close() error {
-	err := w.body.Close()
-	if err == nil {
-		err = w.f.Chmod(0o600)
-	}
-	if cerr := w.f.Close(); err == nil {
-		err = cerr
-	}
+	err := errors.Join(w.body.Close(), w.f.Chmod(0o600), w.f.Close())
 	if err == nil {
 		err = os.Rename(w.f.Name(), w.path)
 	}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -156,11 +157,7 @@ func (m *method) at(when int, share bool) []float64 {
 }
 
 func thinned(set map[int]bool) []int {
-	var all []int
-	for r := range set {
-		all = append(all, r)
-	}
-	slices.Sort(all)
+	all := slices.Sorted(maps.Keys(set))
 	var to []int
 	for _, i := range thin(len(all), shownRounds) {
 		to = append(to, all[i])

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -32,22 +33,14 @@ func (s *dataset) worst() []Table {
 		return nil
 	}
 	slices.SortFunc(all, func(a, b one) int {
-		if c := byError(b.value, a.value); c != 0 {
-			return c
-		}
-		return strings.Compare(a.name, b.name)
+		return cmp.Or(byError(b.value, a.value), strings.Compare(a.name, b.name))
 	})
 	n := min(worstClients, len(all))
 	t := Table{
 		Title: fmt.Sprintf("The %d clients with the highest errors of %s", n, m.name), Note: "Relative to " + s.referenceName() + ". MAE and mean load are those of the first seed.",
 		Columns: []string{"client", "relative MAE", "MAE, kW", "mean load, kW", "MAE of mean load"},
 	}
-	b := s.strongest()
-	var theirs map[string]float64
-	if b != nil && !s.repeats(b.name) {
-		theirs = b.relative()
-		t.Columns = append(t.Columns, "relative MAE of "+b.name)
-	}
+	beside := s.besideStrongest(&t)
 	scores := m.runs[0].clientsOf()
 	for _, x := range all[:n] {
 		c, ok := scores[x.name]
@@ -55,16 +48,27 @@ func (s *dataset) worst() []Table {
 			c.MAE, c.NMAE = math.NaN(), math.NaN()
 		}
 		row := []string{x.name, score(x.value), short(c.MAE), short(c.MAE / c.NMAE), percentFine(c.NMAE)}
-		if theirs != nil {
-			v, ok := theirs[x.name]
-			if !ok {
-				v = math.NaN()
-			}
-			row = append(row, score(v))
-		}
-		t.Rows = append(t.Rows, row)
+		t.Rows = append(t.Rows, beside(row, x.name))
 	}
 	return []Table{t}
+}
+
+// besideStrongest adds a column with the relative MAE of the strongest baseline to a table of
+// clients. It returns a function that adds a client's cell to a row.
+func (s *dataset) besideStrongest(t *Table) func(row []string, client string) []string {
+	b := s.strongest()
+	if b == nil || s.repeats(b.name) {
+		return func(row []string, _ string) []string { return row }
+	}
+	t.Columns = append(t.Columns, "relative MAE of "+b.name)
+	theirs := b.relative()
+	return func(row []string, client string) []string {
+		v, ok := theirs[client]
+		if !ok {
+			v = math.NaN()
+		}
+		return append(row, score(v))
+	}
 }
 
 // peaks returns a table of the errors at daily peaks and the bias.

@@ -396,12 +396,7 @@ func (s *dataset) shownClients(r *Run, picked []excerpt, roles []string) Table {
 		Title: "Scores of these clients", Note: "On the whole test split, for all leads. The relative MAE refers to " + s.referenceName() + ".",
 		Columns: []string{"client", "", "mean load, kW", "MAE, kW", "of mean load", "relative MAE"},
 	}
-	b := s.strongest()
-	var theirs map[string]float64
-	if b != nil && !s.repeats(b.name) {
-		theirs = b.relative()
-		t.Columns = append(t.Columns, "relative MAE of "+b.name)
-	}
+	beside := s.besideStrongest(&t)
 	scores := r.clientsOf()
 	for i, x := range picked {
 		c, ok := scores[x.client]
@@ -409,14 +404,7 @@ func (s *dataset) shownClients(r *Run, picked []excerpt, roles []string) Table {
 			continue
 		}
 		row := []string{x.client, strings.TrimSuffix(roles[i], " client"), short(c.MAE / c.NMAE), short(c.MAE), percentFine(c.NMAE), score(c.RelativeMAE)}
-		if theirs != nil {
-			v, ok := theirs[x.client]
-			if !ok {
-				v = math.NaN()
-			}
-			row = append(row, score(v))
-		}
-		t.Rows = append(t.Rows, row)
+		t.Rows = append(t.Rows, beside(row, x.client))
 	}
 	return t
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -18,10 +19,7 @@ func (s *dataset) skill() (figure, bool) {
 	b := boxes{lo: math.Inf(1), lowest: math.Inf(1)}
 	for _, m := range s.methods {
 		scores := m.relative()
-		all := make([]float64, 0, len(scores))
-		for _, v := range scores {
-			all = append(all, v)
-		}
+		all := slices.Collect(maps.Values(scores))
 		q := quantiles(all, 0.05, 0.25, 0.5, 0.75, 0.95, 0.01, 0.99)
 		if math.IsNaN(q[2]) {
 			continue

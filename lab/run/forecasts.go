@@ -2,9 +2,11 @@ package run
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -36,22 +38,17 @@ func CreateForecasts(path, model string) (ForecastWriter, error) {
 		w := &csvForecasts{f: f, w: csv.NewWriter(f)}
 		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", textfmt.Cell(model)})
 	}
-	// The name of the last column is the name of the model, so a Go struct cannot define
-	// the schema.
-	at := func() parquet.Node { return parquet.Compressed(parquet.Timestamp(parquet.Millisecond), &parquet.Zstd) }
-	schema := parquet.NewSchema("forecasts", parquet.Group{
-		"unique_id": parquet.Compressed(parquet.Encoded(parquet.String(), &parquet.RLEDictionary), &parquet.Zstd),
-		"cutoff":    at(),
-		"ds":        at(),
-		"y":         parquet.Compressed(parquet.Leaf(parquet.DoubleType), &parquet.Zstd),
-		model:       parquet.Compressed(parquet.Leaf(parquet.DoubleType), &parquet.Zstd),
-	})
-	w := &parquetForecasts{f: f, w: parquet.NewGenericWriter[any](f, schema, parquet.MaxRowsPerRowGroup(1<<20))}
-	for _, c := range schema.Columns() {
-		w.order = append(w.order, c[0])
-	}
-	w.model = model
-	return w, nil
+	options := []parquet.WriterOption{parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(1 << 20)}
+	return &parquetForecasts{f, newWideWriter(f, reflect.TypeFor[forecastRow](), []string{model}, options)}, nil
+}
+
+// forecastRow is a row of the Parquet form. The name of its last column is that of the model.
+type forecastRow struct {
+	Client string    `parquet:"unique_id,dict"`
+	Cutoff time.Time `parquet:"cutoff,timestamp(millisecond)"`
+	Time   time.Time `parquet:"ds,timestamp(millisecond)"`
+	Actual float64   `parquet:"y"`
+	Model  []float64 `parquet:"-"`
 }
 
 type csvForecasts struct {
@@ -68,59 +65,16 @@ func (c *csvForecasts) Write(r Forecast) error {
 
 func (c *csvForecasts) Close() error {
 	c.w.Flush()
-	if err := c.w.Error(); err != nil {
-		c.f.Close()
-		return err
-	}
-	return c.f.Close()
+	return errors.Join(c.w.Error(), c.f.Close())
 }
 
 type parquetForecasts struct {
-	f     *os.File
-	w     *parquet.GenericWriter[any]
-	model string
-	order []string // columns in the order of the file: Parquet groups are sorted by name
-	rows  []parquet.Row
+	f *os.File
+	w *wideWriter
 }
 
 func (p *parquetForecasts) Write(r Forecast) error {
-	row := make(parquet.Row, len(p.order))
-	for i, name := range p.order {
-		var v parquet.Value
-		switch name {
-		case "unique_id":
-			v = parquet.ByteArrayValue([]byte(r.Client))
-		case "cutoff":
-			v = parquet.Int64Value(r.Cutoff.UnixMilli())
-		case "ds":
-			v = parquet.Int64Value(r.Time.UnixMilli())
-		case "y":
-			v = parquet.DoubleValue(r.Actual)
-		case p.model:
-			v = parquet.DoubleValue(r.Forecast)
-		}
-		row[i] = v.Level(0, 0, i)
-	}
-	p.rows = append(p.rows, row)
-	if len(p.rows) < 1024 {
-		return nil
-	}
-	return p.flush()
+	return p.w.write(reflect.ValueOf(forecastRow{r.Client, r.Cutoff, r.Time, r.Actual, []float64{r.Forecast}}))
 }
 
-func (p *parquetForecasts) flush() error {
-	_, err := p.w.WriteRows(p.rows)
-	p.rows = p.rows[:0]
-	return err
-}
-
-func (p *parquetForecasts) Close() error {
-	err := p.flush()
-	if err == nil {
-		err = p.w.Close()
-	}
-	if cerr := p.f.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
+func (p *parquetForecasts) Close() error { return errors.Join(p.w.close(), p.f.Close()) }

@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -80,8 +82,5 @@ func (d *driver) setAway() {
 		clear(d.silent)
 		d.silentUntil = d.now().Add(silentFor)
 	}
-	for c := range d.silent {
-		away = append(away, c)
-	}
-	d.machine.SetAway(away)
+	d.machine.SetAway(slices.AppendSeq(away, maps.Keys(d.silent)))
 }

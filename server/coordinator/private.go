@@ -279,8 +279,7 @@ func (d *driver) addChosen(ctx context.Context, r *ledger.Round, u *unmasking, a
 // agents already know the verdict.
 func (d *driver) refused(ctx context.Context, r ledger.Round, why error) error {
 	next := int64(d.machine.Round())
-	var refusal *keepers.Refused
-	if errors.As(why, &refusal) && refusal.Rule == ruleOnce {
+	if refusal, ok := errors.AsType[*keepers.Refused](why); ok && refusal.Rule == ruleOnce {
 		// Either this server was restored from a backup, or the run was rolled back on another
 		// server.
 		newest, err := d.Keepers.Newest(ctx, d.terms.Plan.Privacy.Keepers, d.id)

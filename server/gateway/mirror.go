@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,10 +172,7 @@ func (m *mirror) tasks(agent string) (all []ledger.Task, ok bool) {
 	if of.unknown {
 		return nil, false
 	}
-	for _, t := range of.tasks {
-		all = append(all, t)
-	}
-	return all, true
+	return slices.Collect(maps.Values(of.tasks)), true
 }
 
 // set stores the leases that the ledger has returned for an agent.

@@ -44,8 +44,7 @@ func asDamage(err error) error {
 // asOtherTables adds ErrDamaged to the error of a statement that SQLite cannot compile although all
 // migrations have run, because the names of tables or columns are then damaged.
 func asOtherTables(err error) error {
-	var lite *sqlite.Error
-	if errors.As(err, &lite) && lite.Code() == sqlite3.SQLITE_ERROR {
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok && lite.Code() == sqlite3.SQLITE_ERROR {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err

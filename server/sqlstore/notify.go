@@ -3,6 +3,8 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,10 +77,7 @@ func (s *Store) sendNotifications() {
 	n := &s.notified
 	for {
 		n.mu.Lock()
-		var texts []string
-		for text := range n.waiting {
-			texts = append(texts, text)
-		}
+		texts := slices.Collect(maps.Keys(n.waiting))
 		clear(n.waiting)
 		n.sending = len(texts) > 0 && s.open.Err() == nil
 		n.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 // Unreachable reports whether an error means that the database is unreachable or starting, so
 // that a retry may help.
 func Unreachable(err error) bool {
-	var wrong *pgconn.ParseConfigError
-	if errors.As(err, &wrong) {
+	if _, wrong := errors.AsType[*pgconn.ParseConfigError](err); wrong {
 		return false
 	}
 	if said := (*pgconn.PgError)(nil); errors.As(err, &said) {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,12 +98,7 @@ func (s *sbom) npm() ([]npmPackage, error) {
 			seen[npmPackage{at[i+len("node_modules/"):], p.Version, p.License}] = true
 		}
 	}
-	var all []npmPackage
-	for p := range seen {
-		all = append(all, p)
-	}
-	slices.SortFunc(all, func(a, b npmPackage) int { return strings.Compare(a.name+"@"+a.version, b.name+"@"+b.version) })
-	return all, nil
+	return slices.SortedFunc(maps.Keys(seen), func(a, b npmPackage) int { return strings.Compare(a.name+"@"+a.version, b.name+"@"+b.version) }), nil
 }
 
 func (s *sbom) materials(info *buildinfo.BuildInfo, packages []npmPackage) error {

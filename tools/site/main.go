@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -124,14 +125,7 @@ func (s *site) put(name string, data []byte) error {
 	return os.WriteFile(to, data, 0o644)
 }
 
-func (s *site) names() []string {
-	var names []string
-	for name := range s.pages {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (s *site) names() []string { return slices.Sorted(maps.Keys(s.pages)) }
 
 var markdown = goldmark.New(
 	goldmark.WithExtensions(extension.GFM),

@@ -7,6 +7,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -152,11 +153,7 @@ func mark(s series, x, y float64) {
 }
 
 func legend(y int) {
-	var all []series
-	for _, s := range shown {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b series) int { return strings.Compare(a.label, b.label) })
+	all := slices.SortedFunc(maps.Values(shown), func(a, b series) int { return strings.Compare(a.label, b.label) })
 	for i, s := range all {
 		x, y := 60+float64(i%2)*400, float64(y+22*(i/2))
 		mark(s, x, y)

@@ -269,8 +269,7 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 	asked := time.Now()
 	answer, err := client.Do(r)
 	if err != nil {
-		var wrong *url.Error
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*url.Error](err); ok {
 			err = wrong.Err
 		}
 		x.Fail("server", "check that it runs, its address, the network, and a firewall between", "%s: %v", address, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -106,14 +107,7 @@ func (f *contextFile) unknown(name string) error {
 }
 
 // Names returns the names of all contexts, sorted.
-func (f *contextFile) Names() []string {
-	var names []string
-	for name := range f.Contexts {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (f *contextFile) Names() []string { return slices.Sorted(maps.Keys(f.Contexts)) }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
