@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -129,18 +130,26 @@ func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error
 	if waits {
 		f.report.Limited(access.LimitedCalls, connlimit.Caller{Kind: connlimit.Agent, Name: agent})
 	}
-	done := func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(f.lanes, agent)
-		}
-	}
 	if err := take(ctx, l.turn); err != nil {
-		done()
+		f.done(agent, l)
 		return nil, err
 	}
-	return sync.OnceFunc(func() { <-l.turn; done() }), nil
+	var left atomic.Bool
+	return func() {
+		if !left.Swap(true) {
+			<-l.turn
+			f.done(agent, l)
+		}
+	}, nil
+}
+
+// done ends the use of a lane.
+func (f *fair) done(agent string, l *lane) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(f.lanes, agent)
+	}
 }
 
 func take(ctx context.Context, slots chan struct{}) error {

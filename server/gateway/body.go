@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,12 @@ type calls struct {
 type inProgress struct {
 	calls    int
 	bytes    int64
-	arriving map[*body]bool
+	arriving []*body
+}
+
+// arrived records that a body is complete, or is not needed.
+func (p *inProgress) arrived(b *body) {
+	p.arriving = slices.DeleteFunc(p.arriving, func(one *body) bool { return one == b })
 }
 
 // enter registers a call, and reports whether the limit allows it.
@@ -59,7 +65,7 @@ func (c *calls) enter(who connlimit.Caller, most int) bool {
 	defer c.mu.Unlock()
 	p := c.by[who]
 	if p == nil {
-		p = &inProgress{arriving: map[*body]bool{}}
+		p = &inProgress{}
 		c.by[who] = p
 	}
 	if p.calls >= most {
@@ -118,7 +124,7 @@ func (c *calls) largest() (b *body) {
 	if holder == nil {
 		return nil
 	}
-	for one := range holder.arriving {
+	for _, one := range holder.arriving {
 		if b == nil || one.bytes > b.bytes {
 			b = one
 		}
@@ -129,7 +135,7 @@ func (c *calls) largest() (b *body) {
 // release forgets the bytes of a body.
 func (c *calls) release(b *body) {
 	p := c.by[b.who]
-	delete(p.arriving, b)
+	p.arrived(b)
 	p.bytes -= b.bytes
 	c.bytes -= shared(b.bytes)
 	b.bytes = 0
@@ -171,7 +177,8 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.
 		limited: func(reason string) { g.Report.Limited(reason, who) },
 	}
 	b.calls.mu.Lock()
-	b.calls.by[who].arriving[b] = true
+	p := b.calls.by[who]
+	p.arriving = append(p.arriving, b)
 	b.calls.mu.Unlock()
 	b.extend(b.begun)
 	r.Body = b
@@ -207,7 +214,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		b.calls.mu.Lock()
-		delete(b.calls.by[b.who].arriving, b)
+		b.calls.by[b.who].arrived(b)
 		b.calls.mu.Unlock()
 		b.expire(time.Time{}) // otherwise the call would be cancelled during its service
 	case errors.Is(err, os.ErrDeadlineExceeded):
