@@ -265,8 +265,8 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			defer leave()
 			r = r.WithContext(context.WithValue(r.Context(), laneKey{}, leave))
 		}
-		b, done := g.receive(w, r, who, bytes)
-		defer done()
+		b := g.receive(w, r, who, bytes)
+		defer b.done()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, b)))
 		if !b.decoded {
 			g.metrics.refused.WithLabelValues("body").Inc()

@@ -274,9 +274,7 @@ func giveUp(ctx context.Context) {
 		leave()
 	}
 	if b, ok := ctx.Value(bodyKey{}).(*body); ok {
-		b.calls.mu.Lock()
-		defer b.calls.mu.Unlock()
-		b.calls.release(b)
+		b.done()
 	}
 }
 
