@@ -28,6 +28,8 @@ func newFleet() *cobra.Command {
 The agents run in this process, each with its own key, certificate and
 connection. As soon as it has a task, an agent sends random
 numbers instead of training, and the server holds the call until the next task.
+All agents then send at the same time, and wait for each other. With --pace they
+send at a fixed rate, as agents that train do.
 Without tasks, agents call at a fixed rate (--rate). A round needs results from 70 % of the agents
 (--cohort) and selects 10 % more than that. The next round starts immediately.
 Measuring begins when all agents have called and the first round is over,
@@ -67,6 +69,7 @@ result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.IntVar(&o.c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per server measurement; the bare engines take at most 5 each")
 	f.Float64Var(&o.c.Rate, "rate", 2000, "calls per second of the whole fleet")
+	f.Float64Var(&o.c.Pace, "pace", 0, "results per second of the whole fleet; 0 means that agents send at once")
 	f.BoolVar(&o.c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
 	f.BoolVar(&o.asJSON, "json", false, "print one line of JSON")
 	return cmd
