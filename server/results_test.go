@@ -250,7 +250,7 @@ func TestReplays(t *testing.T) {
 		}
 	})
 	testkit.Must(t, st.ledger.Drive(t.Context(), st.lead(), run, func(d *ledger.Drive) error {
-		all, err := d.Receipts(0)
+		all, _, err := d.Receipts(0)
 		if len(all) != 2 {
 			t.Errorf("%+v", all)
 		}

@@ -67,12 +67,11 @@ func clamp(x []float32, bound float64) {
 	if float64(most) > bound { // a sum of clamped numbers must stay within a multiple of the bound
 		most = math.Nextafter32(most, 0)
 	}
+	// Without their sign, numbers have the order of their bits. Most numbers are within the bound.
+	limit := math.Float32bits(most)
 	for i, f := range x {
-		switch {
-		case f > most && f <= math.MaxFloat32:
-			x[i] = most
-		case f < -most && f >= -math.MaxFloat32:
-			x[i] = -most
+		if magnitude := math.Float32bits(f) &^ (1 << 31); magnitude > limit && magnitude <= math.Float32bits(math.MaxFloat32) {
+			x[i] = float32(math.Copysign(float64(most), float64(f)))
 		}
 	}
 }

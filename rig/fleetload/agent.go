@@ -131,7 +131,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 		c.failed(ctx, "task", err)
 	}
 	if len(a.todo) > 0 {
-		return 0
+		return a.fleet.slot()
 	}
 	next := time.Duration(r.NextContactMs)*time.Millisecond - time.Since(answered)
 	return max(next, soonest)
@@ -156,6 +156,7 @@ func (a *agent) add(ctx context.Context, r *v1.ExchangeResponse) error {
 		a.keep(sum)
 	}
 	for _, t := range r.Tasks {
+		a.fleet.counts.sawRound(t.Run, t.Round)
 		size, ok := sizes[t.Weights]
 		if !ok {
 			if size, ok = a.fleet.numbers.length(t.Weights); !ok || !a.has(t.Weights) {

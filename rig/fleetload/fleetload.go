@@ -46,6 +46,9 @@ type Config struct {
 	// Short means that an agent closes its connection after each contact, as agents do when
 	// their next contact is much later.
 	Short bool
+	// Pace is the number of results that all agents together send in a second, as if they trained.
+	// 0 means that each agent sends its result at once.
+	Pace float64
 }
 
 // Fleet is a set of agents that have joined. Its methods are safe for concurrent use,
@@ -61,6 +64,11 @@ type Fleet struct {
 	back        chan contacted
 	stop        context.CancelFunc
 	stopped     chan struct{}
+
+	slots struct {
+		sync.Mutex
+		next time.Time // when the next result may be sent
+	}
 }
 
 const (

@@ -50,6 +50,22 @@ func (s *stopwatch) now() time.Duration {
 func (s *stopwatch) stop()  { s.before, s.since = s.now(), time.Time{} }
 func (s *stopwatch) start() { s.before, s.since = s.now(), time.Now() }
 
+// slot returns the time after which an agent with a task sends its result.
+func (f *Fleet) slot() time.Duration {
+	if f.Pace == 0 {
+		return 0
+	}
+	f.slots.Lock()
+	defer f.slots.Unlock()
+	now := time.Now()
+	if f.slots.next.Before(now) {
+		f.slots.next = now
+	}
+	wait := f.slots.next.Sub(now)
+	f.slots.next = f.slots.next.Add(time.Duration(float64(time.Second) / f.Pace))
+	return wait
+}
+
 // Go starts or resumes the fleet.
 func (f *Fleet) Go() { f.tell(f.begin) }
 

@@ -15,8 +15,28 @@ type counts struct {
 	present, bytes, pushed                              atomic.Int64
 	checkIn, push, fetch, heard                         histogram
 
-	mu    sync.Mutex
-	first error // first rejection or failure
+	mu     sync.Mutex
+	first  error // first rejection or failure
+	run    string
+	round  int64 // newest round of the run
+	rounds int64
+}
+
+// sawRound counts a round if it is new.
+func (c *counts) sawRound(run string, round int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if run != c.run || round > c.round {
+		c.run, c.round = run, round
+		c.rounds++
+	}
+}
+
+// Rounds returns the number of rounds of which agents have received tasks.
+func (f *Fleet) Rounds() int64 {
+	f.counts.mu.Lock()
+	defer f.counts.mu.Unlock()
+	return f.counts.rounds
 }
 
 // failed counts a failed call, unless the context was cancelled.

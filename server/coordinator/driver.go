@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"loadstar/fed/limit"
 	"loadstar/fed/round"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -28,12 +29,14 @@ type driver struct {
 
 	seen     int64 // the newest batch that the machine has processed
 	losses   float64
-	nextLook time.Time // when to advance the run again, even without a change in the ledger
-	waiting  int64     // number of clients for which the run waits; 0 if it does not wait
-	present  int64     // number of clients when the run last looked for its members
-	lacking  bool      // the run reports that the store lacks what it needs
-	unfit    bool      // this coordinator does not have the data that the run needs
-	asked    bool      // leases were added about which gateways have not been notified yet
+	tally    limit.Tally  // sizes of the updates that were counted since the last round closed
+	sizes    *limit.Tally // those of the closed round, or nil after a restart
+	nextLook time.Time    // when to advance the run again, even without a change in the ledger
+	waiting  int64        // number of clients for which the run waits; 0 if it does not wait
+	present  int64        // number of clients when the run last looked for its members
+	lacking  bool         // the run reports that the store lacks what it needs
+	unfit    bool         // this coordinator does not have the data that the run needs
+	asked    bool         // leases were added about which gateways have not been notified yet
 
 	silent      map[int]bool  // members whose agents were not seen recently
 	silentUntil time.Time     // when to look for silent members again
@@ -218,7 +221,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	// After a rollback the state belongs to an earlier version.
 	d.server.Renumber(int(x.Run.Version))
 	d.machine = d.terms.Machine()
-	d.started, d.losses, d.wave = x.Run.Started, 0, x.Run.Reason
+	d.started, d.losses, d.tally, d.sizes, d.wave = x.Run.Started, 0, limit.Tally{}, nil, x.Run.Reason
 	if x.Run.Code != "" {
 		d.wave = ""
 	}
@@ -389,17 +392,18 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 // the machine must be saved. Lost clients are stored only in the machine, but receipts are
 // also in the ledger.
 func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, err error) {
-	receipts, err := x.Receipts(d.seen)
+	receipts, updates, err := x.Receipts(d.seen)
 	if err != nil {
 		return false, err
 	}
-	for _, r := range receipts {
+	for i, r := range receipts {
 		a := assignment(r.No, r.Round, r.Version)
 		if d.machine.Return(a) != round.Counted {
 			return false, fmt.Errorf("client %d was counted in round %d, but had not been asked", a.Client, a.Round+1)
 		}
 		delete(d.benched, a.Client)
 		d.losses += r.TrainLoss
+		addSizes(&d.tally, updates[i])
 		d.metrics.turns.WithLabelValues("counted").Inc()
 		d.metrics.staleness.Observe(float64(d.server.Version() - a.Version))
 	}
@@ -429,7 +433,8 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	if r.Counted > 0 {
 		r.Loss = d.losses / float64(r.Counted)
 	}
-	d.losses = 0
+	sizes := d.tally
+	d.losses, d.tally, d.sizes = 0, limit.Tally{}, &sizes
 	var err error
 	if r.Evaluation, err = x.Evaluation(); err != nil {
 		return nil, err

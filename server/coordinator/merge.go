@@ -35,14 +35,14 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return d.ifCurrent(ctx, r, func(*ledger.Drive) error { return why })
 	}
 	if d.server.Limits() != (fed.Limits{}) && !d.terms.Private() {
-		var tally limit.Tally
-		err := d.Ledger.Sizes(ctx, d.id, r, func(s ledger.Share) {
-			tally.Add(&fed.Update{Claimed: int(s.Examples), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm})
-		})
-		if err != nil {
-			return err
+		if d.sizes == nil {
+			var sizes limit.Tally
+			if err := d.Ledger.Sizes(ctx, d.id, r, func(s ledger.Share) { addSizes(&sizes, s) }); err != nil {
+				return err
+			}
+			d.sizes = &sizes
 		}
-		fold.SetTally(tally)
+		fold.SetTally(*d.sizes)
 	}
 	if d.own != nil {
 		if err := d.own.open(d); err != nil {
@@ -96,6 +96,11 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	}
 	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	return nil
+}
+
+// addSizes counts an update by its sizes.
+func addSizes(t *limit.Tally, s ledger.Share) {
+	t.Add(&fed.Update{Claimed: int(s.Examples), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm})
 }
 
 // publish stores the blobs of a version: the weights and control variates that its tasks

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -130,18 +131,26 @@ func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error
 	if waits {
 		f.report.Limited(access.LimitedCalls, connlimit.Caller{Kind: connlimit.Agent, Name: agent})
 	}
-	done := func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(f.lanes, agent)
-		}
-	}
 	if err := take(ctx, l.turn); err != nil {
-		done()
+		f.done(agent, l)
 		return nil, err
 	}
-	return sync.OnceFunc(func() { <-l.turn; done() }), nil
+	var left atomic.Bool
+	return func() {
+		if !left.Swap(true) {
+			<-l.turn
+			f.done(agent, l)
+		}
+	}, nil
+}
+
+// done ends the use of a lane.
+func (f *fair) done(agent string, l *lane) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(f.lanes, agent)
+	}
 }
 
 func take(ctx context.Context, slots chan struct{}) error {
@@ -245,8 +254,8 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			defer leave()
 			r = r.WithContext(context.WithValue(r.Context(), laneKey{}, leave))
 		}
-		b, done := g.receive(w, r, who, bytes)
-		defer done()
+		b := g.receive(w, r, who, bytes)
+		defer b.done()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, b)))
 		if !b.decoded {
 			g.metrics.refused.WithLabelValues("body").Inc()

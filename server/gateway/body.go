@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,12 @@ type calls struct {
 type inProgress struct {
 	calls    int
 	bytes    int64
-	arriving map[*body]bool
+	arriving []*body
+}
+
+// arrived records that a body is complete, or is not needed.
+func (p *inProgress) arrived(b *body) {
+	p.arriving = slices.DeleteFunc(p.arriving, func(one *body) bool { return one == b })
 }
 
 // enter registers a call, and reports whether the limit allows it.
@@ -59,7 +65,7 @@ func (c *calls) enter(who connlimit.Caller, most int) bool {
 	defer c.mu.Unlock()
 	p := c.by[who]
 	if p == nil {
-		p = &inProgress{arriving: map[*body]bool{}}
+		p = &inProgress{}
 		c.by[who] = p
 	}
 	if p.calls >= most {
@@ -118,7 +124,7 @@ func (c *calls) largest() (b *body) {
 	if holder == nil {
 		return nil
 	}
-	for one := range holder.arriving {
+	for _, one := range holder.arriving {
 		if b == nil || one.bytes > b.bytes {
 			b = one
 		}
@@ -129,7 +135,7 @@ func (c *calls) largest() (b *body) {
 // release forgets the bytes of a body.
 func (c *calls) release(b *body) {
 	p := c.by[b.who]
-	delete(p.arriving, b)
+	p.arrived(b)
 	p.bytes -= b.bytes
 	c.bytes -= shared(b.bytes)
 	b.bytes = 0
@@ -147,8 +153,8 @@ type body struct {
 	// charged for the largest message as soon as decoding can begin: when the body is
 	// complete, or at its first byte if the protocol has frames.
 	expands, framed bool
-	expire          func(time.Time)
-	limited         func(reason string)
+	control         *http.ResponseController
+	report          *access.LimitReport
 
 	total, recently int64 // bytes read, and those since the deadline was last extended
 	decoded         bool
@@ -159,28 +165,32 @@ type body struct {
 }
 
 // receive replaces a request's body with a limited one. The caller must have entered.
-// Call done when the call has ended.
-func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.Caller, most int64) (b *body, done func()) {
+// Call done of the body when the call has ended.
+func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, who connlimit.Caller, most int64) (b *body) {
 	kind := r.Header.Get("Content-Type")
-	control := http.NewResponseController(w)
 	b = &body{
 		ReadCloser: r.Body, calls: &g.calls, who: who, begun: time.Now(), most: most,
 		expands: compressed(r.Header) || kind != "application/proto", framed: strings.HasPrefix(kind, "application/grpc"),
-		// If this fails, the server's own deadline still applies.
-		expire:  func(at time.Time) { _ = control.SetReadDeadline(at) },
-		limited: func(reason string) { g.Report.Limited(reason, who) },
+		control: http.NewResponseController(w), report: g.Report,
 	}
 	b.calls.mu.Lock()
-	b.calls.by[who].arriving[b] = true
+	p := b.calls.by[who]
+	p.arriving = append(p.arriving, b)
 	b.calls.mu.Unlock()
 	b.extend(b.begun)
 	r.Body = b
-	return b, func() {
-		b.calls.mu.Lock()
-		defer b.calls.mu.Unlock()
-		b.calls.release(b)
-	}
+	return b
 }
+
+// done releases what a body occupies.
+func (b *body) done() {
+	b.calls.mu.Lock()
+	defer b.calls.mu.Unlock()
+	b.calls.release(b)
+}
+
+// expire sets the deadline for reading. If this fails, the server's own deadline still applies.
+func (b *body) expire(at time.Time) { _ = b.control.SetReadDeadline(at) }
 
 // extend sets the time by which the next bytes must have arrived.
 func (b *body) extend(now time.Time) {
@@ -201,17 +211,17 @@ func (b *body) Read(p []byte) (n int, err error) {
 		return 0, errSize
 	}
 	if charged := b.charge(int64(n), n > 0 && first && b.framed || errors.Is(err, io.EOF)); charged != nil {
-		b.limited(access.LimitedBytes)
+		b.report.Limited(access.LimitedBytes, b.who)
 		return 0, charged
 	}
 	switch {
 	case errors.Is(err, io.EOF):
 		b.calls.mu.Lock()
-		delete(b.calls.by[b.who].arriving, b)
+		b.calls.by[b.who].arrived(b)
 		b.calls.mu.Unlock()
 		b.expire(time.Time{}) // otherwise the call would be cancelled during its service
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.limited(access.LimitedSlowMessage)
+		b.report.Limited(access.LimitedSlowMessage, b.who)
 		return 0, errSlow
 	case b.recently >= leastRate*int64(slowest/time.Second):
 		b.extend(time.Now())

@@ -96,13 +96,13 @@ func open(g *Gateway, agent string, header ...string) (s *sender, ended chan err
 		ended <- errors.New("too many calls")
 		return s, ended
 	}
-	_, done := g.receive(s, r, who, messageBytes)
+	b := g.receive(s, r, who, messageBytes)
 	go func() {
 		var err error
 		for p := make([]byte, 1<<20); err == nil; {
 			_, err = r.Body.Read(p)
 		}
-		done()
+		b.done()
 		g.calls.leave(who)
 		if errors.Is(err, io.EOF) {
 			err = nil

@@ -23,8 +23,8 @@ type callers struct {
 
 // presented returns the certificate of the calling agent.
 func presented(ctx context.Context) directory.Credential {
-	if leaf := pki.Leaf(ctx); leaf != nil {
-		return credential(leaf)
+	if c, ok := pki.CallerFrom(ctx); ok {
+		return directory.Credential{Serial: c.Serial, Issued: c.Leaf.NotBefore}
 	}
 	return directory.Credential{}
 }

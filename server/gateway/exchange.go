@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"math/rand/v2"
 	"slices"
@@ -293,9 +295,7 @@ func giveUp(ctx context.Context) {
 		leave()
 	}
 	if b, ok := ctx.Value(bodyKey{}).(*body); ok {
-		b.calls.mu.Lock()
-		defer b.calls.mu.Unlock()
-		b.calls.release(b)
+		b.done()
 	}
 }
 
@@ -304,28 +304,37 @@ func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.Exc
 	if len(s.Tasks)+len(s.Adapt) == 0 {
 		return
 	}
-	has := map[string]bool{"": true}
-	for _, h := range r.Have {
-		has[hex.EncodeToString(h)] = true
-	}
-	bytes := 0
+	var added []string
+	size := 0
 	for _, tasks := range [][]*v1.Task{s.Tasks, s.Adapt} {
 		for _, t := range tasks {
-			for _, hash := range []string{t.Plan, t.Weights, t.Control} {
-				if has[hash] {
+			for _, hash := range [...]string{t.Plan, t.Weights, t.Control} {
+				if hash == "" || has(r.Have, hash) || slices.Contains(added, hash) {
 					continue
 				}
-				has[hash] = true
+				added = append(added, hash)
 				b, err := g.Blobs.Get(ctx, hash)
 				if err != nil {
 					continue // the agent fetches the blob and learns why it cannot be read
 				}
-				if len(b) <= maxInline && bytes+len(b) <= maxBlobs {
-					s.Blobs, bytes = append(s.Blobs, b), bytes+len(b)
+				if len(b) <= maxInline && size+len(b) <= maxBlobs {
+					s.Blobs, size = append(s.Blobs, b), size+len(b)
 				}
 			}
 		}
 	}
+}
+
+// has reports whether a blob is among those that an agent has.
+func has(have [][]byte, hash string) bool {
+	var sum [sha256.Size]byte
+	if len(hash) != hex.EncodedLen(len(sum)) {
+		return false
+	}
+	if _, err := hex.Decode(sum[:], []byte(hash)); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(have, func(h []byte) bool { return bytes.Equal(h, sum[:]) })
 }
 
 // turns returns the set of turns that a request names. It refuses a request with more turns
@@ -334,6 +343,9 @@ func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > maxRounds {
 		// Limit the number of rounds, because each needs a query.
 		return nil, g.refuse.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
+	}
+	if len(all) == 0 {
+		return nil, nil
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0

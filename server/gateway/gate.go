@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +54,12 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 			return nil, err
 		}
 	}
-	give := sync.OnceFunc(func() { <-g.slots })
+	var left atomic.Bool
+	give := func() {
+		if !left.Swap(true) {
+			<-g.slots
+		}
+	}
 	timer := time.AfterFunc(maxHold, give)
 	return func() { timer.Stop(); give() }, nil
 }

@@ -186,6 +186,51 @@ func TestCodecs(t *testing.T) {
 	must(t, <-decoded)
 }
 
+// A request with a large chunk is decoded like any other. Its chunk may be in a buffer that an
+// earlier request has used.
+func TestUnmarshalChunk(t *testing.T) {
+	q := &v1.ExchangeRequest{
+		Training: []*v1.Turns{{Run: "r", Round: 2}}, Have: [][]byte{{1}, {2}}, Session: "s",
+		Result: &v1.Result{Run: "r", Round: 1, Shares: []*v1.Share{{Client: "c"}}, Checksum: 3, Size: 2 * smallBody, Nonce: []byte("nonce"), Part: 1},
+	}
+	c := binaryCodec{1000, make(chan struct{}, 1)}
+	for i := range 3 {
+		q.Result.Chunk = bytes.Repeat([]byte{byte(i), 7}, smallBody)
+		b, err := proto.Marshal(q)
+		must(t, err)
+		got := &v1.ExchangeRequest{}
+		if !unmarshalChunk(b, got) || !proto.Equal(got, q) {
+			t.Fatalf("request %d: not decoded like others", i)
+		}
+		must(t, c.Unmarshal(b, got))
+		if !proto.Equal(got, q) {
+			t.Errorf("request %d: not decoded like others", i)
+		}
+		// Fields that occur twice are merged.
+		twice, err := proto.Marshal(&v1.ExchangeRequest{Result: &v1.Result{Round: 9}})
+		must(t, err)
+		want := &v1.ExchangeRequest{}
+		must(t, proto.Unmarshal(append(b, twice...), want))
+		must(t, c.Unmarshal(append(b, twice...), got))
+		if !proto.Equal(got, want) || got.Result.Round != 9 {
+			t.Errorf("two results: got round %d", got.GetResult().GetRound())
+		}
+		freeChunk(got.Result)
+	}
+	chunks.Put(&[]byte{0: 1, 99: 1})
+	numbers := make([]byte, 8*smallBody)
+	chunks.Put(&numbers)
+	for range 4 {
+		q.Result.Chunk = []byte("some")
+		b, err := proto.Marshal(q)
+		must(t, err)
+		got := &v1.ExchangeRequest{}
+		if !unmarshalChunk(b, got) || !proto.Equal(got, q) || cap(got.Result.Chunk) > 8 {
+			t.Errorf("a chunk of 4 bytes occupies %d", cap(got.Result.Chunk))
+		}
+	}
+}
+
 func FuzzCodec(f *testing.F) {
 	for _, m := range seeds("run") {
 		b, err := proto.Marshal(m)
@@ -200,6 +245,10 @@ func FuzzCodec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const most = 50
 		heavy := make(chan struct{}, 1)
+		got, want := &v1.ExchangeRequest{}, &v1.ExchangeRequest{}
+		if unmarshalChunk(b, got) && (proto.Unmarshal(b, want) != nil || !proto.Equal(got, want)) {
+			t.Errorf("decoded %x as %v, want %v", b, got, want)
+		}
 		for _, m := range seeds("run") {
 			for _, c := range []interface{ Unmarshal([]byte, any) error }{binaryCodec{most, heavy}, textCodec{"json", 2 * most, heavy}} {
 				got := m.ProtoReflect().New().Interface()

@@ -35,7 +35,7 @@ type mirror struct {
 	loading bool
 	gone    map[ledger.Turn]bool // turns that have ended
 	asked   map[string]bool      // agents whose leases were requested from the ledger
-	held    map[string]map[chan struct{}]bool
+	held    map[string][]chan struct{} // held calls of agents
 }
 
 // leasesOf contains the known leases of an agent.
@@ -54,7 +54,7 @@ const (
 )
 
 func newMirror(l *ledger.Ledger, name func() string) *mirror {
-	m := &mirror{ledger: l, name: name, held: map[string]map[chan struct{}]bool{}}
+	m := &mirror{ledger: l, name: name, held: map[string][]chan struct{}{}}
 	m.drop()
 	return m
 }
@@ -238,14 +238,11 @@ func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.held[agent] == nil {
-		m.held[agent] = map[chan struct{}]bool{}
-	}
-	m.held[agent][ch] = true
+	m.held[agent] = append(m.held[agent], ch)
 	return ch, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.held[agent], ch)
+		m.held[agent] = slices.DeleteFunc(m.held[agent], func(x chan struct{}) bool { return x == ch })
 		if len(m.held[agent]) == 0 {
 			delete(m.held, agent)
 		}
@@ -254,7 +251,7 @@ func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
 
 // wake ends the wait of an agent's held calls. The caller must hold the lock.
 func (m *mirror) wake(agent string) {
-	for ch := range m.held[agent] {
+	for _, ch := range m.held[agent] {
 		select {
 		case ch <- struct{}{}:
 		default: // already awake

@@ -98,8 +98,9 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		}
 	case t.Folds():
 		result.Numbers = nil // the prepared result contains them
+		freeChunk(r)         // its memory is not needed while the result waits
 	}
-	r.Chunk = nil // the memory of the chunk is not needed while the result waits
+	r.Chunk = nil
 	leaveGate(ctx)
 	// If the database does not respond, the agent gets a clear answer and keeps its result. Without the
 	// limit, the agent would give up first and would not know why.

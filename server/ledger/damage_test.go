@@ -128,7 +128,7 @@ func TestReadsChecked(t *testing.T) {
 		}{
 			{"partials", "relative_mae = 7", func() error { return s.Partials(ctx, "run", 9, func(Partial) error { return nil }) }},
 			{"updates", "loss = 7", func() error { return s.Singles(ctx, "run", 9, func(Single) error { return nil }) }},
-			{"receipts", "version = 7", func() error { return drive(func(d *Drive) error { _, err := d.Receipts(0); return err }) }},
+			{"receipts", "version = 7", func() error { return drive(func(d *Drive) error { _, _, err := d.Receipts(0); return err }) }},
 			{"receipts", "norm = 7", func() error { return s.Sizes(ctx, "run", Round{Round: 1, LastBatch: 9}, func(Share) {}) }},
 			{"leases", "version = 7", func() error { _, err := s.Counter.Tasks(ctx, "agent"); return err }},
 			{"leases", "no = 7", func() error {

@@ -103,15 +103,15 @@ type Receipt struct {
 }
 
 // Receipts returns the receipts of all batches after the given one, in the order of
-// batches.
-func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
+// batches, and the updates that they count.
+func (d *Drive) Receipts(after int64) (all []Receipt, updates []Share, err error) {
 	defer sqlstore.Wrap(&err, "reading the receipts of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
-		x, _, err := scanReceipt(r)
-		all = append(all, x)
+		x, s, err := scanReceipt(r)
+		all, updates = append(all, x), append(updates, s)
 		return err
 	}, "SELECT "+sqlstore.ReceiptColumns+", checksum FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
-	return all, err
+	return all, updates, err
 }
 
 // scanReceipt reads a row: the first columns into others, and the remaining ones into a

@@ -207,7 +207,7 @@ func TestClose(t *testing.T) {
 			pgtest.Equal(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
 			last, err2 := d.LastBatch()
 			pgtest.Equal(t, "last batch", last, 2)
-			since, err3 := d.Receipts(last)
+			since, _, err3 := d.Receipts(last)
 			pgtest.Equal(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
 			return errors.Join(err, err2, err3)
 		})

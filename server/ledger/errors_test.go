@@ -104,7 +104,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 	}
 	err = l.Drive(t.Context(), lead, "one", func(d *Drive) error {
 		testkit.Must(t, d.tx.Rollback())
-		_, err := d.Receipts(0)
+		_, _, err := d.Receipts(0)
 		return err
 	})
 	wantOperation(t, err, "reading the receipts of run one")

@@ -207,7 +207,7 @@ func (s *site) count(arrivals ...Arrival) []int {
 func (s *site) receipts() (all []Receipt) {
 	s.t.Helper()
 	s.drive(func(d *Drive) (err error) {
-		all, err = d.Receipts(0)
+		all, _, err = d.Receipts(0)
 		return err
 	})
 	return all

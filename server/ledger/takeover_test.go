@@ -39,7 +39,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 		if err != nil {
 			return err
 		}
-		since, err = d.Receipts(batch)
+		since, _, err = d.Receipts(batch)
 		return err
 	})
 	if err != nil {

@@ -283,7 +283,7 @@ func TestCountConcurrently(t *testing.T) {
 				default:
 				}
 				err := second.Drive(t.Context(), s.lead, "run", func(d *Drive) error {
-					since, err := d.Receipts(last)
+					since, _, err := d.Receipts(last)
 					for _, x := range since {
 						if x.Batch < last {
 							t.Errorf("batch %d after %d", x.Batch, last)

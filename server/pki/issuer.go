@@ -78,7 +78,7 @@ type issuers struct {
 	stamp   string // stamp of the files
 
 	mu       sync.Mutex
-	verified map[[sha256.Size]byte]Identity // by the hash of the certificate
+	verified map[[sha256.Size]byte]verified // by the hash of the certificate
 }
 
 // serving returns the issuer of the server's own certificate. During a rotation it is the
@@ -116,7 +116,7 @@ func (h *issuers) roots() []*x509.Certificate {
 
 // read reads the files of an authority.
 func read(dir string, keys Keys) (*issuers, error) {
-	h := &issuers{stamp: stamp(dir), verified: map[[sha256.Size]byte]Identity{}}
+	h := &issuers{stamp: stamp(dir), verified: map[[sha256.Size]byte]verified{}}
 	// A rotation writes the previous issuer before the new one, so read them in reverse
 	// order.
 	current, err := readIssuer(filepath.Join(dir, issuerFile), keys)

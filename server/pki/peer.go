@@ -56,7 +56,8 @@ func (i Identity) check() error {
 // Caller is the peer of a connection with its certificate, which this authority issued.
 type Caller struct {
 	Identity
-	Leaf *x509.Certificate
+	Serial string // of the certificate, as text of a fixed length
+	Leaf   *x509.Certificate
 }
 
 // errUnknown means that no issuer of the authority signed a certificate.
@@ -75,7 +76,13 @@ func (a *Authority) peer(state *tls.ConnectionState) (c Caller, valid bool) {
 		return c, false
 	}
 	now := a.now()
-	return Caller{who, leaf}, !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter)
+	return Caller{who.Identity, who.serial, leaf}, !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter)
+}
+
+// verified is what a verified certificate says.
+type verified struct {
+	Identity
+	serial string
 }
 
 // maxVerified is the maximum number of certificates that are remembered as verified.
@@ -84,7 +91,7 @@ const maxVerified = 100_000
 // verify returns the identity in a certificate if an issuer of this authority signed it. It
 // ignores expiry. It trusts only the issuers themselves, not all certificates below their
 // roots, so that an issuer can be retired.
-func (a *Authority) verify(leaf *x509.Certificate) (Identity, error) {
+func (a *Authority) verify(leaf *x509.Certificate) (verified, error) {
 	has, sum := a.has.Load(), sha256.Sum256(leaf.Raw)
 	has.mu.Lock()
 	who, ok := has.verified[sum]
@@ -97,9 +104,10 @@ func (a *Authority) verify(leaf *x509.Certificate) (Identity, error) {
 	}); err != nil {
 		return who, fmt.Errorf("%w: %w", errUnknown, err)
 	}
-	if who, ok = identity(leaf); !ok {
+	if who.Identity, ok = identity(leaf); !ok {
 		return who, fmt.Errorf("%w: it contains no identity", errUnknown)
 	}
+	who.serial = Serial(leaf)
 	has.mu.Lock()
 	defer has.mu.Unlock()
 	if len(has.verified) >= maxVerified {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // summedTable is a table whose rows have a checksum, because they decide what is counted.
@@ -55,11 +56,18 @@ var SummedTables = map[string]summedTable{
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// rowTexts contains buffers for RowSum, which is called for every row that is read or written.
+var rowTexts sync.Pool // of *[]byte
+
 // RowSum returns the checksum of a row. An empty text, an empty blob and NULL have the same
 // checksum.
 func RowSum(table string, values ...any) int64 {
-	text := make([]byte, 0, 512)
-	text = append(text, table...)
+	buffer, ok := rowTexts.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	text := append((*buffer)[:0], table...)
+	defer func() { *buffer = text; rowTexts.Put(buffer) }()
 	sum := uint32(0)
 	number := func(kind byte, n uint64) { text = binary.LittleEndian.AppendUint64(append(text, kind), n) }
 	for _, value := range values {

@@ -225,7 +225,7 @@ func newBundle() (*mtls.Bundle, error) {
 func tlsOf(b *mtls.Bundle, server bool) *tls.Config {
 	own := b.Certificates[0]
 	c := &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true, // as in Loadstar
 		Certificates: []tls.Certificate{{Certificate: [][]byte{own.Raw}, PrivateKey: b.Key, Leaf: own}},
 	}
 	if server {

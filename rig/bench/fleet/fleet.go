@@ -33,6 +33,7 @@ type Config struct {
 	Turns   int      // number of repetitions
 	Seconds float64  // length of each measurement of the server
 	Rate    float64  // check-ins per second that the fleet is paced to
+	Pace    float64  // results per second of the whole fleet; 0 means no limit
 	// Short makes agents close their connections between contacts.
 	Short bool
 }
@@ -57,6 +58,9 @@ func (c *Config) check() error {
 	if c.Agents < 8 || c.Agents > most || !(c.Cohort > 0 && c.Cohort*(1+overSelection) <= 1) || !(c.Rate > 0) {
 		return fmt.Errorf("--agents must be 8 to %d, --cohort above 0 and at most %.2f, and --rate above 0", most, 1/(1+overSelection))
 	}
+	if !(c.Pace >= 0) {
+		return errors.New("--pace must not be negative")
+	}
 	if slowest := float64(c.Agents) / slowestPace.Seconds(); !c.Short && c.Rate < slowest {
 		return fmt.Errorf("--rate must be at least %.0f for %d agents, because the server closes idle connections; or use --short-connections", slowest, c.Agents)
 	}
@@ -79,6 +83,7 @@ type Result struct {
 	Turns   int     `json:"turns"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"paced_check_ins_per_s"`
+	Pace    float64 `json:"paced_results_per_s"`
 	Short   bool    `json:"short_connections"`
 	Sizes   []Size  `json:"sizes"`
 	// Ratio and Calls are the largest of all sizes.
@@ -180,7 +185,7 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 	if err := bed.dialBare(ctx, c.Agents, c.Short); err != nil {
 		return nil, err
 	}
-	b := &Result{Agents: c.Agents, Cohort: c.wanted(), Engines: c.Backends.String(), Turns: c.Turns, Seconds: c.Seconds, Rate: c.Rate, Short: c.Short}
+	b := &Result{Agents: c.Agents, Cohort: c.wanted(), Engines: c.Backends.String(), Turns: c.Turns, Seconds: c.Seconds, Rate: c.Rate, Pace: c.Pace, Short: c.Short}
 	total := len(c.Sizes) * c.Turns
 	progress(0, total, "")
 	for i, size := range c.Sizes {
@@ -209,6 +214,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 		return nil, err
 	}
 	before := bed.fleet.Stats()
+	bed.fleet.Pace = c.Pace
 	bed.fleet.Go()
 	// All agents must be connected, and the first round must be over, because its start is
 	// slower than that of later rounds.
@@ -350,8 +356,9 @@ func quantileOf(buckets map[float64]float64, q float64) float64 {
 // nextMerge waits for the next merge of a round after the given metrics, or after now, and
 // returns the metrics of that time.
 func (b *testbed) nextMerge(ctx context.Context, after map[string]float64) (map[string]float64, error) {
-	const every, most = 100 * time.Millisecond, 5 * time.Minute
+	const every, most = 20 * time.Millisecond, 5 * time.Minute
 	for begun := time.Now(); ; {
+		rounds := b.fleet.Rounds()
 		m, err := b.metrics(ctx)
 		if err != nil {
 			return nil, err
@@ -362,11 +369,15 @@ func (b *testbed) nextMerge(ctx context.Context, after map[string]float64) (map[
 		if m[b.merged] > after[b.merged] {
 			return m, nil
 		}
-		if time.Since(begun) > most {
-			return nil, b.because(fmt.Errorf("no round ended within %v", most))
-		}
-		if err := pause(ctx, every); err != nil {
-			return nil, err
+		// The agents notice the next round. Frequent reading of the metrics would be a cost of the
+		// server that is not part of an update.
+		for b.fleet.Rounds() == rounds {
+			if time.Since(begun) > most {
+				return nil, b.because(fmt.Errorf("no round ended within %v", most))
+			}
+			if err := pause(ctx, every); err != nil {
+				return nil, err
+			}
 		}
 	}
 }

@@ -19,6 +19,7 @@ func TestUsage(t *testing.T) {
 		"--agents must be 8 to 25000": func(c *Config) { c.Agents = maxAgents + 1 },
 		"at most 0.91":                func(c *Config) { c.Cohort = 0.92 },
 		"--rate above 0":              func(c *Config) { c.Rate = 0 },
+		"--pace must not be negative": func(c *Config) { c.Pace = -1 },
 		"--rate must be at least 667": func(c *Config) { c.Agents = 10_000 },
 		"8 to 1000000":                func(c *Config) { c.Agents, c.Short = maxShort+1, true },
 		`not "1m"`:                    func(c *Config) { c.Sizes = []string{"24k", "1m"} },

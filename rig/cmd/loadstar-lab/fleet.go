@@ -27,11 +27,13 @@ func newFleet() *cobra.Command {
 		Long: `Load-test the server with simulated agents. The server runs in its own process.
 The agents run in this process, each with its own key, certificate and
 connection. Instead of training, an agent sends random numbers as soon as it has
-a task, and the server holds the call until the next task. Without tasks, agents
-call at a fixed rate (--rate). A round needs results from 70 % of the agents
-(--cohort) and selects 10 % more agents than that. When a round ends, the next
-round starts immediately. The measurement begins when all agents have called and
-the first round is over. It covers whole rounds.
+a task, and the server holds the call until the next task. All agents then send
+at the same time and wait for each other. With --pace they send at a fixed rate,
+as agents that train do. Without tasks, agents call at a fixed rate (--rate). A
+round needs results from 70 % of the agents (--cohort) and selects 10 % more
+agents than that. When a round ends, the next round starts immediately. The
+measurement begins when all agents have called and the first round is over. It
+covers whole rounds.
 
 The shared layers have 24 kB (bose2023 with a personal head), 95 kB (dense, the
 default model) or 170 kB (bose2023 with all layers shared).
@@ -67,6 +69,7 @@ result; its ratio and calls_per_update are the largest of all sizes.`,
 	f.IntVar(&o.c.Turns, "turns", 3, "number of repetitions")
 	f.Float64Var(&o.c.Seconds, "seconds", 10, "minimum seconds per measurement of the server; the measurement of each bare engine takes at most 5")
 	f.Float64Var(&o.c.Rate, "rate", 2000, "calls per second of the whole fleet")
+	f.Float64Var(&o.c.Pace, "pace", 0, "results per second of the whole fleet; 0 means that agents send at once")
 	f.BoolVar(&o.c.Short, "short-connections", false, "close agents' connections between calls, to allow more agents")
 	f.BoolVar(&o.asJSON, "json", false, "print one line of JSON")
 	return cmd
