@@ -33,8 +33,8 @@ type mirror struct {
 	agents  map[string]*leasesOf
 	// Changes that calls make while leases are being loaded are newer than the loaded leases.
 	loading bool
-	gone    map[ledger.Turn]bool // turns that have ended
-	asked   map[string]bool      // agents whose leases were requested from the ledger
+	gone    map[ledger.Turn]bool       // turns that have ended
+	asked   map[string]bool            // agents whose leases were requested from the ledger
 	held    map[string][]chan struct{} // held calls of agents
 }
 
