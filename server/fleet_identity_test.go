@@ -59,10 +59,10 @@ type identityResult struct {
 	Different int `json:"different"`
 }
 
-// TestPrivateIdentity trains plans in the simulator, which adds updates without masks: as private ones
-// they have the weights of the plain ones, byte for byte. Fleets with keepers, on SQLite and
-// PostgreSQL, have the weights of the simulator. The draws of a fleet differ between a plain and a
-// private plan, so that two sums never repeat the same training.
+// TestPrivateIdentity trains plans in the simulator, which adds updates without masks, and
+// checks that a private plan yields the same weights as the plain plan, byte for byte. Fleets
+// with keepers, on SQLite and PostgreSQL, yield the simulator's weights. A fleet's random draws
+// differ between a plain and a private plan, so that no two sums come from the same training.
 func TestPrivateIdentity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs fleets")
@@ -102,7 +102,7 @@ func TestPrivateIdentity(t *testing.T) {
 	}
 }
 
-// forms returns a plan as a plain and as a private one. All clients take part in each round.
+// forms returns the plain and the private form of a plan. All clients take part in each round.
 func (x *identityPlan) forms(clients int) (plain, hidden string) {
 	text := strings.Replace(x.text, "server: {", "server: {clip: 0, ", 1)
 	if text == x.text {
@@ -112,7 +112,8 @@ func (x *identityPlan) forms(clients int) (plain, hidden string) {
 	return "{" + text + "}", "{" + text + ", privacy: {mode: private, keepers: [" + x.keepers + "], least: 2, check: none}}"
 }
 
-// identical trains plans in a fleet, and returns how many have other weights in the simulator.
+// identical trains plans in a fleet, and returns the number of plans that yield different
+// weights in the simulator.
 func (s *site) identical(database string, plans []identityPlan, agents int, d *series.Dataset, k *kernel.Set) (different int) {
 	s.t.Helper()
 	engine, _, _ := strings.Cut(database, ":")
@@ -150,7 +151,7 @@ func (s *site) identical(database string, plans []identityPlan, agents int, d *s
 	return different
 }
 
-// lastLine is what a command of the Makefile ends with.
+// lastLine is the last line that a command of the Makefile prints.
 var lastLine string
 
 func TestMain(m *testing.M) {
@@ -164,7 +165,7 @@ func TestMain(m *testing.M) {
 // enrol starts agents that share the clients, and waits until they are members.
 func (s *site) enrol(agents int, operator v1.OperatorServiceClient, at string, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	s.t.Helper()
-	// An agent that announces itself before the server knows the keeper would wait for an hour.
+	// An agent that announces itself before the server knows the keepers would wait for an hour.
 	time.Sleep(500 * time.Millisecond)
 	for i := range agents {
 		part, err := d.Part(i+1, agents)

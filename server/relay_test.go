@@ -42,8 +42,8 @@ func (st *station) begin(plan string, clients int64) string {
 	return s.Run
 }
 
-// A region's operators can neither start nor stop the hub's runs. The error names the
-// hub.
+// TestRegionCannotDriveRuns checks that a region's operators can neither start nor stop the
+// hub's runs, and that the error names the hub.
 func TestRegionCannotDriveRuns(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -72,7 +72,8 @@ func TestRegionCannotDriveRuns(t *testing.T) {
 	testkit.Must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
 }
 
-// A region declines a private plan and says why. The hub's own agents train it.
+// TestRegionDeclinesPrivatePlans checks that a region declines a private plan and reports the
+// reason, and that the hub's own agents train the plan.
 func TestRegionDeclinesPrivatePlans(t *testing.T) {
 	t.Parallel()
 	k := []*open{newOpen(t)}
@@ -94,7 +95,8 @@ func TestRegionDeclinesPrivatePlans(t *testing.T) {
 	}
 }
 
-// When the hub closes turns, the region closes them too, so that its agents stop training.
+// TestRegionClosesWithHub checks that when the hub closes turns, the region closes them too, so
+// that its agents stop training.
 func TestRegionClosesWithHub(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -117,7 +119,8 @@ func TestRegionClosesWithHub(t *testing.T) {
 	testkit.Eventually(region, "a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
 }
 
-// A region stores the versions that clients are training from, and deletes older ones.
+// TestRegionRetires checks that a region stores the versions from which clients are training,
+// and deletes older ones.
 func TestRegionRetires(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -148,7 +151,7 @@ func TestRegionRetires(t *testing.T) {
 	testkit.Must(t, err)
 }
 
-// scales is a client of the agents' API that counts the bytes of pushed results.
+// scales is a client for the agents' API that counts the bytes of pushed results.
 type scales struct {
 	v1.AgentServiceClient
 	bytes int
@@ -159,7 +162,7 @@ func (c *scales) Exchange(ctx context.Context, q *v1.ExchangeRequest) (*v1.Excha
 	return c.AgentServiceClient.Exchange(ctx, q)
 }
 
-// An interrupted push resumes where it stopped.
+// TestPushResumes checks that an interrupted push resumes where it stopped.
 func TestPushResumes(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -182,8 +185,9 @@ func TestPushResumes(t *testing.T) {
 	}
 }
 
-// If the hub closes one client's turn, only the results in the same batch are lost. The
-// region declines their turns, so that the hub does not wait for them.
+// TestRegionWithoutOne checks that if the hub closes one client's turn, only the results in the
+// same batch are lost, and the region declines their turns, so that the hub does not wait for
+// them.
 func TestRegionWithoutOne(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)

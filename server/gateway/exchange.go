@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// holdFor is the maximum time for which a call is held. Above the interval standing
-	// between calls, an agent closes its connection, so its calls are not held.
+	// holdFor is the maximum time for which a call is held. If the interval between calls is
+	// longer than standing, agents close their connections, so their calls are not held.
 	holdFor, standing = 25 * time.Second, 30 * time.Second
-	// maxInline limits the size of a blob in a response. maxBlobs limits the total size.
-	// maxHave limits the blobs that an agent names.
+	// maxInline is the maximum size of a blob in a response, and maxBlobs the maximum total size
+	// of its blobs. maxHave is the maximum number of blobs that an agent may name.
 	maxInline, maxBlobs = 1 << 20, 2 << 20
 	maxHave             = 32
 )
@@ -29,9 +29,9 @@ type named struct {
 	others           map[ledger.Turn]bool // the turns of its result and its declines
 }
 
-// Exchange is the only call that an agent makes to take part in runs. It declines turns, stores
+// Exchange is the only call that an agent needs to take part in runs. It declines turns, stores
 // reports, counts a result, extends the leases of the turns that the agent is training, and
-// returns verdicts and new tasks. If there is nothing new, it is held.
+// returns verdicts and new tasks. If there is nothing new, the call is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	caller, err := g.callers.known(ctx)
 	if err == nil && !caller.Hosts { // the agent may have announced its clients since its lookup
@@ -102,9 +102,9 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 	return n, nil
 }
 
-// leases returns the open leases of an agent. It reads them from memory if they are certain
-// to give the same tasks as the ledger, or older tasks that the agent does not know yet.
-// Verdicts need the ledger.
+// leases returns the open leases of an agent. It reads them from memory if they are certain to
+// lead to the same tasks as the ledger's leases, or to older tasks that the agent does not know
+// yet. Verdicts need the ledger.
 func (g *Gateway) leases(ctx context.Context, agent string, r *v1.ExchangeRequest, n named, now time.Time) (all []ledger.Task, err error) {
 	all, ok := g.mirror.tasks(agent)
 	session, _ := g.mirror.current()
@@ -200,8 +200,8 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 	}, nil
 }
 
-// holdTime returns how long to hold a call without news. It does not hold an agent that has
-// work, nor agents of a fleet so large that they close their connections.
+// holdTime returns how long to hold a call without news. It returns 0 for an agent that has
+// work, and for all agents of a fleet that is so large that agents close their connections.
 func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.Duration {
 	if r.WaitMs <= 0 || len(r.Enrolments) > 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
 		return 0
@@ -211,16 +211,16 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 	default:
 		return 0 // the agent has more to send or to request
 	}
-	// Do not hold a call that begins while the gateway ends.
+	// Do not hold a call that begins while the gateway is shutting down.
 	if _, fresh := g.mirror.current(); !fresh || g.ending.Load() || g.Pace.Of(g.agents.Load()) > standing {
 		return 0
 	}
 	return min(time.Duration(min(r.WaitMs, holdFor.Milliseconds()))*time.Millisecond, holdFor)
 }
 
-// wait returns news for an agent, and holds the call until there is news. A held call occupies no
-// slot, no lane and no memory for its message, but counts as one of its agent's calls. It ends
-// when the agent is revoked.
+// wait returns news for an agent, and holds the call until there is news. A held call occupies
+// no slot, no lane and no memory for its message, but counts as one of its agent's concurrent
+// calls. It ends when the agent is revoked.
 func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
 	var woken <-chan struct{}
 	if r.WaitMs > 0 { // before looking, so that nothing is missed
@@ -265,7 +265,7 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 	return s, nil
 }
 
-// giveUp releases the resources that a call needs while it is served.
+// giveUp releases the resources that a call occupies while it is being served.
 func giveUp(ctx context.Context) {
 	leaveGate(ctx)
 	if leave, ok := ctx.Value(laneKey{}).(func()); ok {
@@ -307,8 +307,8 @@ func (g *Gateway) addBlobs(ctx context.Context, r *v1.ExchangeRequest, s *v1.Exc
 	}
 }
 
-// turns returns the set of turns that a request names. It refuses a request with more turns
-// than an agent can have.
+// turns returns the set of turns that a request names. It refuses a request that names more
+// turns than an agent can have.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > maxRounds {
 		// Limit the number of rounds, because each needs a query.
@@ -349,8 +349,8 @@ func (g *Gateway) pace(busy bool, agent string) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*random))
 }
 
-// verdicts returns the outcomes of pushed results. If a turn is still open, its result did
-// not arrive or waits in a gateway, so the agent resends it.
+// verdicts returns the outcomes of pushed results. If a turn is still open, its result has not
+// arrived or is waiting in a gateway, so the agent sends it again.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)
@@ -382,7 +382,7 @@ var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
-// splitAsked returns the clients whose turns are open and those whose turns are not.
+// splitAsked returns the clients whose turns are open, and those whose turns are not.
 func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
 		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {

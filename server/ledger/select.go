@@ -17,13 +17,13 @@ func (d *Drive) Count(f directory.Filter) (int64, error) {
 	return d.l.Directory.CountIn(d.ctx, d.tx, f)
 }
 
-// Agents returns the number of agents that have the clients that a filter selects.
+// Agents returns the number of agents that host the clients that a filter selects.
 func (d *Drive) Agents(f directory.Filter) (int64, error) {
 	return d.l.Directory.AgentsIn(d.ctx, d.tx, f)
 }
 
-// Lacking returns up to limit clients, in the order of their names, whose agents were seen
-// recently enough for a filter but which the filter does not select.
+// Lacking returns up to limit clients that a filter does not select although their agents were
+// seen recently enough, in the order of their names.
 func (d *Drive) Lacking(f directory.Filter, limit int) ([]directory.Client, error) {
 	return d.l.Directory.LackingIn(d.ctx, d.tx, f, limit)
 }
