@@ -17,13 +17,13 @@ const (
 	// authorityEvery is the interval at which a server checks whether an operator has
 	// rotated its certificate authority.
 	authorityEvery = 2 * time.Second
-	// issuerWarning is the time before an issuer's expiry from which the server warns at
-	// its start.
+	// issuerWarning is the remaining lifetime of an issuer below which the server logs a warning
+	// when it starts.
 	issuerWarning = 180 * 24 * time.Hour
 )
 
-// openAuthority opens the certificate authority. It creates one only for a new ledger,
-// because agents that have joined trust the existing one, and all gateways need the same.
+// openAuthority opens the certificate authority. It creates one only for a new ledger, because
+// agents that have joined trust the existing authority, and all gateways need the same one.
 func (s *server) openAuthority(ctx context.Context) (err error) {
 	dir := filepath.Join(s.Dir, pkiDir)
 	s.authority, err = pki.OpenExisting(dir, s.Keys)
@@ -46,9 +46,9 @@ func (s *server) openAuthority(ctx context.Context) (err error) {
 	return nil
 }
 
-// newLedger returns an error if the ledger has joined agents or users'
-// certificates. Another gateway, or this one with another folder, has issued
-// these.
+// newLedger returns an error if the ledger contains agents that have joined, or users'
+// certificates. The certificates then come from another gateway, or from this one with another
+// folder.
 func (s *server) newLedger(ctx context.Context, dir string) error {
 	n, err := s.ledger.Directory.Agents(ctx)
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *server) watchAuthority(ctx context.Context) error {
 }
 
 // writeOperator writes the certificate of the user local to the server's folder, unless it
-// exists. It records the certificate in the ledger, which lists all accepted certificates.
-// It also records a certificate of an older server, which kept no list.
+// exists. It records the certificate in the ledger, which lists all accepted certificates. It
+// also records a certificate from an older server, which kept no list.
 func (s *server) writeOperator(ctx context.Context) error {
 	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
 		c, _, err := s.ledger.Users.CertificateOf(ctx, serial)

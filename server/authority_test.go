@@ -44,7 +44,7 @@ func TestEmptyAuthority(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: files were created: %v", name, err)
 		}
-		// An empty folder is treated like a missing one.
+		// An empty folder is treated as if it were missing.
 		testkit.Must(t, os.Mkdir(dir, 0o700))
 		if _, err := open(); err == nil {
 			t.Errorf("%s: the server opened", name)

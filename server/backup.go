@@ -23,7 +23,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// The files and folders in a backup. Uncounted results stay on their agents' disks.
+// The files and folders in a backup. Results that are not counted yet stay on their agents'
+// disks.
 const (
 	ledgerFile = "ledger.db"
 	blobsDir   = "blobs"
@@ -31,9 +32,8 @@ const (
 )
 
 // Backup writes a backup of a server's folder as a tar file: a consistent snapshot of the
-// ledger, the blobs that it refers to, and the certificate authority with its key. The
-// server may be running, even another version, because Backup does not change the
-// ledger.
+// ledger, the blobs that it refers to, and the certificate authority with its key. The server
+// may be running, and may have another version, because Backup does not change the ledger.
 func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err := hasLedger(dir); err != nil {
 		return err
@@ -53,7 +53,7 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	}
 	defer unlock()
 	b := &backup{Writer: tar.NewWriter(to), written: map[string]bool{}}
-	// If a blob is deleted between the ledger's snapshot and its copy, take a new
+	// If a blob is deleted between taking the ledger's snapshot and copying the blob, take a new
 	// snapshot. Write the snapshot last, after all its blobs.
 	path := filepath.Join(temp, ledgerFile)
 	for range 10 {
@@ -80,8 +80,8 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 }
 
 // snapshotDir makes a folder for the ledger's snapshot in the server's folder. Only its owner
-// can read it. snapshotDir removes the remains of a killed backup. Only one backup runs at a
-// time.
+// can read it. snapshotDir also removes what a killed backup has left behind. Only one backup
+// can run at a time.
 func snapshotDir(dir string) (temp string, done func(), err error) {
 	temp = filepath.Join(dir, "backup")
 	lock, err := os.OpenFile(filepath.Join(dir, "backup.lock"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -107,14 +107,14 @@ func snapshotDir(dir string) (temp string, done func(), err error) {
 	return temp, done, nil
 }
 
-// backup is a tar file whose files only their owner can read.
+// backup is a tar file that is being written. Only the owner can read the files in it.
 type backup struct {
 	*tar.Writer
 	written map[string]bool // blobs
 }
 
-// sumRecord is the name of the PAX record with the SHA-256 of a file. A ledger's own
-// checksums do not cover all its bytes.
+// sumRecord is the name of the PAX record that holds the SHA-256 of a file. It is needed
+// because a ledger's own checksums do not cover all its bytes.
 const sumRecord = "LOADSTAR.sha256"
 
 func (b *backup) add(name string, size int64, modified time.Time, data io.ReadSeeker) error {
@@ -133,7 +133,8 @@ func (b *backup) add(name string, size int64, modified time.Time, data io.ReadSe
 	return err
 }
 
-// contents reads a file of a backup, and fails at its end if the content has changed.
+// contents reads a file in a backup. At the end of the file, it returns an error if the content
+// has changed.
 type contents struct {
 	*tar.Header
 	from io.Reader
@@ -207,7 +208,7 @@ func hasLedger(dir string) error {
 	return nil
 }
 
-// Restored describes the changes of a restore to the ledger.
+// Restored describes the changes that a restore has made to the ledger.
 type Restored struct {
 	// Revocations is the number of later revocations that were repeated. Tokens is the
 	// number of join tokens that were revoked, because their uses since the backup are
@@ -215,8 +216,8 @@ type Restored struct {
 	Revocations, Tokens int
 }
 
-// Restore creates a server's folder from a backup. The folder must not exist. The file
-// revocations is the original server's list of revocations. Without it, revocations after the
+// Restore creates a server's folder from a backup. The folder must not exist. revocations is
+// the path of the original server's list of revocations. Without it, revocations after the
 // backup are lost.
 func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done Restored, err error) {
 	var revoked []directory.Event

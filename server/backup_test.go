@@ -13,8 +13,8 @@ import (
 	"loadstar/server"
 )
 
-// A server that is restored from a backup taken during a run finishes the run with the same
-// agents.
+// TestBackup checks that a server that is restored from a backup taken during a run finishes
+// the run with the same agents.
 func TestBackup(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {

@@ -23,16 +23,16 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// A backup in a folder is called loadstar-TIME.tar, so names sort by age.
+// A backup in a folder is called loadstar-TIME.tar, so that sorting by name sorts by age.
 const (
 	backupPrefix, backupSuffix = "loadstar-", ".tar"
 	backupTime                 = "20060102T150405Z"
 )
 
 // BackupInto writes a backup of a server's folder into a folder of backups, verifies it, and
-// removes the oldest ones until keep are left. It copies the list of revocations, which a restore
-// needs, to the same folder, and records the outcome in the server's folder. An incomplete backup
-// never gets its final name, and removes no other backup.
+// removes the oldest backups until keep are left. It copies the list of revocations, which a
+// restore needs, to the same folder, and records the outcome in the server's folder. An
+// incomplete backup never gets its final name, and causes no other backup to be removed.
 func BackupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
 	if err := hasLedger(dir); err != nil {
 		return b, err

@@ -30,8 +30,8 @@ func need(t testing.TB, err error) {
 	}
 }
 
-// forward forwards the connections of an address to another one, as when a name is moved to
-// another machine.
+// forward forwards connections from one address to another, as when a name is moved to another
+// machine.
 func forward(t *testing.T, from, to string) {
 	l, err := net.Listen("tcp", from)
 	need(t, err)
@@ -56,8 +56,8 @@ func forward(t *testing.T, from, to string) {
 	}()
 }
 
-// TestHourlyBackups takes backups of a server while it trains, and restores the newest one
-// on another machine with other folders, another port and another name. The same agents then
+// TestHourlyBackups takes backups of a server during a run, and restores the newest one on
+// another machine with other folders, another port and another name. The same agents then
 // finish the run there. Nothing in the backup is lost, and revocations after it remain in
 // effect.
 func TestHourlyBackups(t *testing.T) {
@@ -189,10 +189,10 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	}
 }
 
-// copyPostgres copies a server's database to another PostgreSQL server while the server
-// trains, and then copies its keys and weights. It returns the name of the new database. If
-// ten versions were created in the meantime, the weights of the copy's version have been
-// deleted, and copyPostgres copies again.
+// copyPostgres copies a server's database to another PostgreSQL server during a run, and then
+// copies the server's keys and weights. It returns the name of the new database. If ten
+// versions were created in the meantime, the weights of the copy's version have been deleted,
+// and copyPostgres copies again.
 func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) string {
 	t.Helper()
 	dump := filepath.Join(t.TempDir(), "dump.sql")
@@ -201,8 +201,8 @@ func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) 
 		need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", from.URL("postgres")))
 		need(t, os.MkdirAll(into, 0o700))
 		for _, part := range []string{"pki", "blobs"} {
-			// cp keeps the rights of the keys. Its errors concern files that the server
-			// deletes.
+			// cp keeps the permissions of the keys. Its errors concern files that the server
+			// deletes at the same time.
 			_ = exec.Command("cp", "-a", filepath.Join(dir, part), into).Run()
 		}
 		need(t, to.Create(name))
@@ -225,7 +225,8 @@ func storedRun(t *testing.T, database, id string) ledger.Run {
 	return r
 }
 
-// A run whose state is not in the store reports that, and continues when the file is back.
+// TestMissingState checks that a run whose state is missing from the store reports this, and
+// continues when the file is back.
 func TestMissingState(t *testing.T) {
 	k, err := kernel.Default()
 	need(t, err)
@@ -259,8 +260,8 @@ func runPostgres(name string, args ...string) error {
 	return nil
 }
 
-// A backup that is damaged or cannot be written does not replace a good one, and its failure
-// is recorded.
+// TestFailedBackup checks that a backup that is damaged or cannot be written does not replace a
+// good one, and that the failure is recorded.
 func TestFailedBackup(t *testing.T) {
 	s := &site{t: t, dir: t.TempDir()}
 	p, _ := s.serve("server", "127.0.0.1:0", nil)

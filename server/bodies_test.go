@@ -43,7 +43,8 @@ func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, 
 	return r
 }
 
-// Malformed and oversized messages are refused before they use much memory.
+// TestBodies checks that malformed and oversized messages are refused before they use much
+// memory.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -110,8 +111,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// Thousands of messages with random changes each get one of the expected status codes, and
-// the server continues to work.
+// TestMutatedBodies checks that thousands of messages with random changes each get one of the
+// expected status codes, and that the server continues to work.
 func TestMutatedBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -165,8 +166,8 @@ func TestMutatedBodies(t *testing.T) {
 	}
 }
 
-// A blob can be fetched at the path with its hash. No other path returns a file of the
-// server.
+// TestBlobs checks that a blob can be fetched at the path with its hash, and that no other path
+// returns a file from the server.
 func TestBlobs(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

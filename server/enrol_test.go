@@ -24,7 +24,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// An agent cannot act for the clients of another agent.
+// TestOthersClients checks that an agent cannot act for another agent's clients.
 func TestOthersClients(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -73,7 +73,8 @@ func TestOthersClients(t *testing.T) {
 	}
 }
 
-// A revoked agent is refused from its next call on, and no round waits for it.
+// TestRevocation checks that a revoked agent is refused from its next call on, and that no
+// round waits for it.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -174,7 +175,8 @@ func leases(st *station) int {
 	return len(all)
 }
 
-// A token admits exactly as many agents as it has uses, even if they join concurrently.
+// TestTokens checks that exactly as many agents can join with a token as it has uses, even
+// concurrently.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -226,7 +228,7 @@ func TestTokens(t *testing.T) {
 			st.wantCode(what, err, c.code)
 		})
 	}
-	// None of the failed attempts has used the token.
+	// None of the failed attempts has used up the token.
 	if _, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "länglich 1"}); err != nil {
 		t.Error(err)
 	}
@@ -239,8 +241,8 @@ func must2[T any](x T, err error) T {
 	return x
 }
 
-// If the server does not know an agent's clients, for instance after a restore from an old
-// backup, its response asks the agent to announce them.
+// TestForgotten checks that if the server does not know an agent's clients, for instance after
+// a restore from an old backup, its response asks the agent to announce them.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -258,8 +260,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// The server limits the length and the number of names that an agent sends, and refuses
-// unprintable names.
+// TestAnnouncements checks that the server limits the length and the number of names that an
+// agent sends, and refuses unprintable names.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

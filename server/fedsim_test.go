@@ -42,7 +42,7 @@ func manyMeters(t *testing.T, prefix string, n int) *series.Dataset {
 }
 
 // TestFedSIM trains plans with data on the server in a fleet of 20 agents, with and without
-// personal layers. The server is restarted in between. The weights are byte-identical to the
+// personal layers, and restarts the server during a run. The weights are byte-identical to the
 // simulator's.
 func TestFedSIM(t *testing.T) {
 	k, err := kernel.Default()
@@ -108,13 +108,13 @@ func TestFedSIM(t *testing.T) {
 	}
 }
 
-// reached waits until a run has a version.
+// reached waits until a run has reached a version.
 func (s *site) reached(o v1.OperatorServiceClient, run string, version int64) {
 	s.t.Helper()
 	s.until(o, run, func(r *v1.Run) bool { return r.Version >= version })
 }
 
-// reason waits until a run has a reason that begins with the given text.
+// reason waits until a run has a reason that begins with the given string.
 func (s *site) reason(o v1.OperatorServiceClient, run, want string) {
 	s.t.Helper()
 	s.until(o, run, func(r *v1.Run) bool { return strings.HasPrefix(r.Reason, want) && r.State == "running" })
@@ -142,8 +142,8 @@ func simulatedWith(t *testing.T, run, plan string, d, own *series.Dataset, k *ke
 	return simulatedAs(t, plan, d, own, &sim.Replay{Run: run, Secret: fleetSecret}, k)
 }
 
-// simulatedAs is like simulatedWith for any run. Without a run, the plan's seed selects the
-// examples.
+// simulatedAs is like simulatedWith, but takes any sim.Replay. If it is nil, the plan's seed
+// selects the examples.
 func simulatedAs(t *testing.T, plan string, d, own *series.Dataset, of *sim.Replay, k *kernel.Set) []byte {
 	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))

@@ -101,7 +101,7 @@ func TestPrivateIdentity(t *testing.T) {
 	}
 }
 
-// forms returns a plan as a plain and as a private one. All clients take part in each round.
+// forms returns the plain and the private form of a plan. All clients take part in each round.
 func (x *identityPlan) forms(clients int) (plain, hidden string) {
 	text := strings.Replace(x.text, "server: {", "server: {clip: 0, ", 1)
 	if text == x.text {
@@ -158,7 +158,7 @@ func (s *site) identical(form string, plans []identityPlan, agents int, d *serie
 	return different
 }
 
-// lastLine is what a command of the Makefile ends with.
+// lastLine is the last line that a command of the Makefile prints.
 var lastLine string
 
 func TestMain(m *testing.M) {
@@ -179,7 +179,7 @@ type door struct {
 // servers in turn.
 func (s *site) enrol(agents int, servers []door, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	s.t.Helper()
-	// An agent that announces itself before the server knows the keeper would wait for an hour.
+	// An agent that announces itself before the server knows the keepers would wait for an hour.
 	time.Sleep(500 * time.Millisecond)
 	for i := range agents {
 		part, err := d.Part(i+1, agents)

@@ -60,8 +60,8 @@ func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	return st.hostFor(name, address, d, nil)
 }
 
-// hostFor runs an agent with a receiver of releases, which may be nil. An agent that has
-// joined before continues.
+// hostFor runs an agent with a receiver of releases, which may be nil. An agent that has joined
+// before continues with its identity.
 func (st *station) hostFor(name, address string, d *series.Dataset, releases release.Host) (stop func()) {
 	st.Helper()
 	dir := filepath.Join(st.Dir, name)

@@ -21,8 +21,8 @@ import (
 func newHTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// The timeout is long because links may be slow. The maximum size of a request's
-		// body also limits its time.
+		// The timeout is long because links may be slow. How long a request's body may take also
+		// depends on its maximum size.
 		ReadTimeout: 10 * time.Minute,
 		// Small frames save memory, because every connection buffers a whole frame, even
 		// before the caller is authenticated.
@@ -62,16 +62,17 @@ func (s *server) monitoring() http.Handler {
 // bench fleet). Idle connections are closed soon.
 const (
 	maxConnections = 16 << 10
-	// maxAnonymous leaves most connections to callers with a certificate.
+	// maxAnonymous is the maximum number of connections without a certificate. It leaves most
+	// connections to callers with a certificate.
 	maxAnonymous = maxConnections / 4
-	// anonymousOfAddress is more than the agents behind one address that connect at the same
-	// moment. A connection is anonymous until its first call.
+	// anonymousOfAddress exceeds the number of agents behind one address that connect at the
+	// same moment. A connection is anonymous until its first call.
 	anonymousOfAddress = 256
-	// connectionsOfAgent is more than an agent needs for its calls, even if it has
-	// restarted and old connections are still open.
+	// connectionsOfAgent exceeds the number of connections that an agent needs for its calls,
+	// even if it has restarted and old connections are still open.
 	connectionsOfAgent = 32
 	connectionsOfUser  = 256
-	// The listener for operators needs fewer.
+	// The listener for operators needs fewer connections.
 	operatorConnections = 1024
 )
 
@@ -102,7 +103,7 @@ func byCertificate(r *http.Request) (connlimit.Caller, bool) {
 	return connlimit.Caller{Kind: kind, Name: who.ID}, ok
 }
 
-// serveTLS serves callers with and without certificates, with limits on their connections.
+// serveTLS serves callers with and without certificates, and limits their connections.
 func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Config, h http.Handler, limits *connlimit.Limiter) error {
 	own := newHTTP(s.authority.Middleware(limits.Handler(h)))
 	own.TLSConfig, own.ConnContext = settings, limits.Context
@@ -118,8 +119,8 @@ func (s *server) addressOf(l net.Listener) string {
 	return "https://" + net.JoinHostPort(s.Hosts[0], port)
 }
 
-// The errors of calls that arrive at the wrong port. An agent treats "permission denied"
-// as its revocation and ends. On "unavailable" it keeps its results and retries.
+// The errors of calls that arrive at the wrong port. An agent takes "permission denied" for its
+// revocation and exits. On "unavailable", it keeps its results and retries.
 var (
 	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators use a separate address (operators in server.yaml)"))
 	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))

@@ -40,7 +40,7 @@ func request(st *station) (*ecdsa.PrivateKey, []byte) {
 	return key, csr
 }
 
-// machine returns a machine that shows a certificate, as an agent does.
+// machine returns a machine that presents a certificate, as an agent does.
 func (st *station) machine(id string, key *ecdsa.PrivateKey, leaf []byte) *machine {
 	st.Helper()
 	operator, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
@@ -95,8 +95,9 @@ func (st *station) copied(id string) bool {
 	return s.Agents[0].Copied != 0
 }
 
-// A copied identity cannot be used in parallel with the original without being detected.
-// The older certificate is refused, and operators see the copy.
+// TestCopiedIdentity checks that a copied identity cannot be used in parallel with the original
+// without being detected. The older certificate is refused, and operators see that the identity
+// was copied.
 func TestCopiedIdentity(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -157,8 +158,8 @@ func TestCopiedIdentity(t *testing.T) {
 	})
 }
 
-// An agent that joins again and proves that it has its old key keeps its name and its
-// clients. Other agents do not.
+// TestRejoin checks that an agent that joins again keeps its name and its clients only if it
+// proves that it has its old key.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -200,7 +201,8 @@ func TestRejoin(t *testing.T) {
 	}
 	announce(st.machine(s.Agent, key, s.Certificates[0]), "a0", "a1")
 
-	// A revoked agent joins as a new one, and its clients stay bound until they are freed.
+	// A revoked agent joins as a new agent, and its clients stay bound to the old one until they
+	// are freed.
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: first.id})
 	testkit.Must(t, err)
 	anew := st.enrol(st.token(1), again)
@@ -213,7 +215,8 @@ func TestRejoin(t *testing.T) {
 	announce(anew)
 }
 
-// A token limits the clients of its agents, is recorded at each join, and can be revoked.
+// TestTokenBounds checks that a token limits the clients of its agents, that its use is
+// recorded at each join, and that it can be revoked.
 func TestTokenBounds(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

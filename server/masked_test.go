@@ -36,7 +36,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// open is a keeper whose keys and rules a test changes. All its members share one key.
+// open is a keeper whose keys and rules a test can change. All its members share one key.
 type open struct {
 	v1.UnimplementedKeeperServiceHandler
 	identity ed25519.PrivateKey
@@ -181,7 +181,7 @@ func (k *open) Check(_ context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperChe
 	return a, nil
 }
 
-// masked returns a masked result of clients, whose updates are those of [station.sum].
+// masked returns a masked result of several clients, with the same updates as in [station.sum].
 func (st *station) masked(task *v1.Task, agent string, part int64, keepers []*open, clients ...string) *v1.Result {
 	st.Helper()
 	return st.maskedTimes(1, task, agent, part, keepers, clients...)
@@ -234,7 +234,7 @@ func (a *raw) counted(q *v1.Result) {
 	}
 }
 
-// weights returns the blob of a version of a run.
+// weights returns the hash of the blob with the weights of a version of a run.
 func (st *station) weights(run string, version int64) (hash string) {
 	st.Helper()
 	testkit.Eventually(st, "the version is there", func() bool {
@@ -375,9 +375,9 @@ func TestMaskedRounds(t *testing.T) {
 	}
 }
 
-// search looks in the ledger for data of a client that a run must not reveal, where the client's
-// updates are those of [station.sum]. These are numbers of the sum that its agent has sent, and
-// the sizes of its update.
+// search looks in the ledger for data of a client that a run must not reveal: numbers from the
+// sum that the client's agent has sent, and the sizes of the client's update. The updates are
+// those of [station.sum].
 func (st *station) search(run, client string) map[string]bool {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
@@ -454,8 +454,8 @@ func TestRefusedRounds(t *testing.T) {
 	}
 }
 
-// TestTooFewAgents checks that a run with fewer agents than a sum needs does not begin, explains
-// what to write, and begins when there are more.
+// TestTooFewAgents checks that a run with fewer agents than a sum needs does not begin, that
+// its reason explains what to write in the plan, and that it begins when there are more agents.
 func TestTooFewAgents(t *testing.T) {
 	t.Parallel()
 	k := newOpen(t)
@@ -493,8 +493,9 @@ func TestTooFewAgents(t *testing.T) {
 	testkit.Eventually(t, "the run begins with three agents", func() bool { return state(runs[alone]).State == "running" })
 }
 
-// TestRoundsWait checks that a run whose plan no keeper has approved asks no clients, and that a
-// temporary refusal does not abandon a round. Both wait, and lose no round.
+// TestRoundsWait checks that a run whose plan no keeper has approved asks no clients, and that
+// a temporary refusal does not make the run abandon a round. In both cases the run waits, and
+// no round is lost.
 func TestRoundsWait(t *testing.T) {
 	k := []*open{newOpen(t)}
 	set := func(withheld bool, refuses string) {
@@ -547,7 +548,7 @@ func TestRoundsWait(t *testing.T) {
 	}
 }
 
-// merges returns the metric of merges.
+// merges returns the histogram of merges.
 func (st *station) merges() *dto.Histogram {
 	st.Helper()
 	families, err := st.registry.Gather()
@@ -560,8 +561,8 @@ func (st *station) merges() *dto.Histogram {
 	return nil
 }
 
-// TestRoundsOfABackup checks that a server that repeats rounds after a restore continues after
-// those that the keeper has released.
+// TestRoundsOfABackup checks that a server that is restored from a backup does not repeat
+// rounds that the keeper has released, but continues after them.
 func TestRoundsOfABackup(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -581,7 +582,7 @@ func TestRoundsOfABackup(t *testing.T) {
 	st.weights(run, 1)
 }
 
-// TestCheckedResults checks that a result counts only after the keeper has judged its norm.
+// TestCheckedResults checks that a result counts only after the keeper has checked its norm.
 func TestCheckedResults(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -658,7 +659,7 @@ func (st *station) waiting() (n float64) {
 	return n
 }
 
-// again returns the agent at another server with the same ledger.
+// again returns the agent, connected to another server with the same ledger.
 func (st *station) again(a *raw) *raw {
 	return &raw{v1.NewAgentServiceClient(a.http, st.url, protocol.Client()), st, a.id, a.http, st.Context()}
 }

@@ -15,9 +15,9 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// TestNewClients checks clients that a run holds out. They do not train, but after the run
-// they adapt its weights and report their errors as sums. The weights equal the
-// simulator's, and the errors are close to its errors.
+// TestNewClients checks clients that a run holds out. They do not train, but after the run,
+// they adapt its weights and report their errors as sums. The weights equal the simulator's,
+// and the errors are close to the simulator's.
 func TestNewClients(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -72,7 +72,7 @@ func TestNewClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Agents omit an eighth of the windows and round to 0.01.
+			// Agents omit an eighth of the windows and round errors to 0.01.
 			if want := float64(summary.RelativeMAE.Mean); math.Abs(got.NewClients.RelativeMae-want) > 0.1*want {
 				t.Errorf("relative MAE %.7f, the simulator has %.7f", got.NewClients.RelativeMae, want)
 			}

@@ -16,8 +16,9 @@ import (
 	"loadstar/server/pki"
 )
 
-// With a separate address for operators, they are refused at the agents' address, and
-// agents are refused at theirs. The hint of a new token contains the agents' address.
+// TestOperatorsAddress checks that if operators have a separate address, they are refused at
+// the agents' address, and agents are refused at the operators'. The response with a new token
+// contains the agents' address.
 func TestOperatorsAddress(t *testing.T) {
 	t.Parallel()
 	at := testkit.AddressFor(t)
@@ -49,8 +50,8 @@ func TestOperatorsAddress(t *testing.T) {
 	st.wantCode("an agent with an operator's call", err, connect.CodePermissionDenied)
 }
 
-// If operators share the agents' address, the server does not name it, because the caller
-// knows it.
+// TestSharedAddress checks that if operators share the agents' address, the server does not
+// name it, because the caller knows it.
 func TestSharedAddress(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -61,8 +62,8 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// Calls of outdated agents are counted with their reason, and declined turns with their
-// code, because alerts watch both.
+// TestCountedReasons checks that refused calls of outdated agents are counted by reason, and
+// declined turns by code, because alerts depend on both.
 func TestCountedReasons(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -89,8 +90,8 @@ func TestCountedReasons(t *testing.T) {
 	}
 }
 
-// Operators see which clients a run left out and, during the run, why agents may decline its
-// plan.
+// TestShowsLeftOut checks that operators see which clients a run left out and, during the run,
+// why agents may decline its plan.
 func TestShowsLeftOut(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -16,8 +16,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TestPrivateFiles checks that only the owner can read the ledger, the blobs and a backup,
-// even if the folders existed before with rights for everybody.
+// TestPrivateFiles checks that only the owner can read the ledger, the blobs and a backup, even
+// if the folders existed before with permissions for everybody.
 func TestPrivateFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"blobs", "blobs/aa"} {
@@ -42,7 +42,7 @@ func TestPrivateFiles(t *testing.T) {
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("a blob has mode %v", info.Mode().Perm())
 	}
-	// A killed backup left a snapshot.
+	// A killed backup has left a snapshot behind.
 	left := filepath.Join(dir, "backup", "ledger.db")
 	testkit.Must(t, os.MkdirAll(filepath.Dir(left), 0o755))
 	testkit.Must(t, os.WriteFile(left, []byte("old"), 0o644))
@@ -68,9 +68,9 @@ func TestPrivateFiles(t *testing.T) {
 	}
 }
 
-// TestBackupDoesNotMigrate checks that the ledger of an older server keeps its schema, and so does
-// the copy in the backup, because an operator may have to return to it. The oldest schema, 0, has
-// no tables.
+// TestBackupDoesNotMigrate checks that the ledger of an older server and its copy in the backup
+// keep their schema, because an operator may have to return to the older server. The oldest
+// schema, 0, has no tables.
 func TestBackupDoesNotMigrate(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ledger.db")

@@ -26,8 +26,8 @@ import (
 	"loadstar/server"
 )
 
-// patient is how long a test waits for an event that must happen. It is long enough for a
-// machine under heavy load.
+// patient is the time for which a test waits for an event that must happen. It is long enough
+// for a machine under heavy load.
 const patient = 5 * time.Minute
 
 // site runs servers, agents and regions in the test's process.
@@ -98,7 +98,7 @@ func (s *site) log(name string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", name)
 }
 
-// operator returns a client of the operators' API that uses the operator's certificate in a
+// operator returns a client for the operators' API that uses the operator's certificate in a
 // server's folder.
 func (s *site) operator(name, address string) v1.OperatorServiceClient {
 	s.t.Helper()
@@ -166,9 +166,9 @@ func generated(t *testing.T, meters int) *series.Dataset {
 	return made
 }
 
-// A region's clients are counted once each, as if they were the hub's own clients. The
-// final weights equal those of the simulator, even if hub and region are restarted during
-// the run.
+// TestRegion checks that a region's clients are counted once each, as if they were the hub's
+// own clients, and that the final weights equal those of the simulator, even if hub and region
+// are restarted during the run.
 func TestRegion(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -254,7 +254,7 @@ func (s *site) finished(o v1.OperatorServiceClient, run string) *v1.GetRunRespon
 	return nil
 }
 
-// weights fetches the newest shared weights as a file.
+// weights fetches the newest shared weights of a run from a server.
 func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 	s.t.Helper()
 	c, err := mtls.ReadFolder(filepath.Join(s.dir, name, "operator"))

@@ -40,8 +40,8 @@ func (st *station) begin(plan string, clients int64) string {
 	return s.Run
 }
 
-// A region's operators can neither start nor stop the hub's runs. The error names the
-// hub.
+// TestRegionCannotDriveRuns checks that a region's operators can neither start nor stop the
+// hub's runs, and that the error names the hub.
 func TestRegionCannotDriveRuns(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -93,7 +93,8 @@ func TestRegionClosesWithHub(t *testing.T) {
 	testkit.Eventually(region, "a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
 }
 
-// A region stores the versions that clients are training from, and deletes older ones.
+// TestRegionRetires checks that a region stores the versions from which clients are training,
+// and deletes older ones.
 func TestRegionRetires(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -124,7 +125,7 @@ func TestRegionRetires(t *testing.T) {
 	testkit.Must(t, err)
 }
 
-// scales is a client of the agents' API that counts the bytes of pushed results.
+// scales is a client for the agents' API that counts the bytes of pushed results.
 type scales struct {
 	v1.AgentServiceClient
 	bytes int
@@ -135,7 +136,7 @@ func (c *scales) Exchange(ctx context.Context, q *v1.ExchangeRequest) (*v1.Excha
 	return c.AgentServiceClient.Exchange(ctx, q)
 }
 
-// An interrupted push resumes where it stopped.
+// TestPushResumes checks that an interrupted push resumes where it stopped.
 func TestPushResumes(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -158,8 +159,9 @@ func TestPushResumes(t *testing.T) {
 	}
 }
 
-// If the hub closes one client's turn, only the results in the same batch are lost. The
-// region declines their turns, so that the hub does not wait for them.
+// TestRegionWithoutOne checks that if the hub closes one client's turn, only the results in the
+// same batch are lost, and the region declines their turns, so that the hub does not wait for
+// them.
 func TestRegionWithoutOne(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)

@@ -22,7 +22,7 @@ import (
 	"loadstar/server/directory"
 )
 
-// shelf is an agent's host of releases, which stores them.
+// shelf is a release.Host that stores an agent's releases.
 type shelf struct {
 	mu      sync.Mutex
 	has     map[string]release.Release // by id
@@ -113,9 +113,9 @@ func (st *station) onShelf(h *shelf, want string) {
 
 const accurate = "{algorithm: fedavg, partition: head, rounds: 6, seed: %d, model: {name: fekri2023, lookback: 6, targets: 2, inputs: [load, time_of_day@target], split: {train: 0.7, validation: 0.15}}, client: {steps: 20, batch: 32, lr: 0.01}, evaluate: {every: 2}}"
 
-// Agents learn about releases, fetch them, and stop using withdrawn ones. An earlier
-// version can be released again. The rounds of a run have the validation error of all
-// counted clients, and it improves.
+// TestReleases checks that agents learn about releases, fetch them, and stop using withdrawn
+// ones, and that an earlier version can be released again. A run's rounds have the mean
+// validation error of all counted clients, which improves.
 func TestReleases(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -217,7 +217,8 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// A region's agents get the releases of the hub, and their reports reach the hub.
+// TestRegionReleases checks that a region's agents get the hub's releases, and that their
+// reports reach the hub.
 func TestRegionReleases(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)

@@ -17,7 +17,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// Every part of a result is checked: the sender, the turn, the size, and every number.
+// TestWrongResults checks that the server verifies every part of a result: the sender, the
+// turn, the size, and every number.
 func TestWrongResults(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -129,7 +130,7 @@ func TestWrongResults(t *testing.T) {
 			})
 		}
 	}
-	// Valid results still count after all these refusals.
+	// After all these refusals, valid results still count.
 	for _, q := range []*v1.Result{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_COUNTED {
 			t.Errorf("%v, %v", s, err)
@@ -149,8 +150,8 @@ func TestWrongResults(t *testing.T) {
 	})
 }
 
-// A result that arrives in chunks is assembled even if chunks are lost or repeated. The
-// gateway holds one incomplete result per agent.
+// TestChunks checks that a result that arrives in chunks is assembled even if chunks are lost
+// or repeated. The gateway holds one incomplete result per agent.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -187,7 +188,7 @@ func TestChunks(t *testing.T) {
 		}
 	}
 	testkit.Eventually(st, "the result is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
-	// Another result of the same agent replaces an incomplete one.
+	// Another result from the same agent replaces an incomplete one.
 	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
 	for _, q := range []*v1.Result{first, second, first} {
 		q.Chunk = q.Chunk[:8]
@@ -204,8 +205,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// Sending a result again, or sending different numbers for the same turn, changes nothing,
-// whether at the same time, afterwards, or after the round.
+// TestReplays checks that sending a result again, or sending different numbers for the same
+// turn, changes nothing, whether at the same time, afterwards, or after the round.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -256,7 +257,7 @@ func TestReplays(t *testing.T) {
 		}
 		return err
 	}))
-	// The first two updates must have changed the weights, once each.
+	// Each of the first two updates must have changed the weights exactly once.
 	x, err := st.terms.Of(t.Context(), run)
 	testkit.Must(t, err)
 	before := x.Server().Shared()
@@ -280,7 +281,8 @@ func (st *station) lead() ledger.Lead {
 	return l
 }
 
-// A slow agent learns at its next check-in that its round has closed.
+// TestObsoleteTraining checks that a slow agent learns at its next check-in that its round has
+// closed.
 func TestObsoleteTraining(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -26,15 +26,15 @@ const revocationsFile = "revocations.jsonl"
 const (
 	// revocationsEvery is the interval at which a process looks for new revocations.
 	revocationsEvery = 2 * time.Second
-	// revocationsOverlap is the span that a process rereads, because gateways' clocks
-	// differ and a transaction may wait before it is stored.
+	// revocationsOverlap is the period before the newest event that a process reads again,
+	// because gateways' clocks differ and a transaction may wait before it is committed.
 	revocationsOverlap = 10 * time.Minute
-	// revocationsScan is the interval at which a process reads all events. It then finds
-	// events of machines whose clocks were far behind.
+	// revocationsScan is the interval at which a process reads all events, to find events from
+	// machines whose clocks were far behind.
 	revocationsScan = time.Hour
 )
 
-// revocations is the list of all revocations, in a file to which lines are only added.
+// revocations is the list of all revocations, in an append-only file.
 type revocations struct {
 	path  string
 	known map[string]bool // IDs of the events in the file
@@ -43,8 +43,8 @@ type revocations struct {
 	scanned time.Time // time at which all events of the ledger were last read
 }
 
-// readRevocations returns the events of a list, and its complete lines. An incomplete last
-// line is in torn. Either it is being written, or its writer was killed.
+// readRevocations returns the events of a list, and its complete lines. torn is an incomplete
+// last line, which either is being written, or was left by a writer that was killed.
 func readRevocations(path string) (events []directory.Event, whole, torn []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -61,15 +61,14 @@ func readRevocations(path string) (events []directory.Event, whole, torn []byte,
 	return events, text[:end], text[end:], nil
 }
 
-// sumField begins the last field of a line, the checksum of the object without it. Lines of
-// earlier versions have none.
+// sumField is the beginning of a line's last field, which is the checksum of the object without
+// this field. Lines from earlier versions have no checksum.
 const sumField = `,"crc32c":"`
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeRevocation returns the line of an event. Its checksum detects damage. Otherwise
-// a damaged line could name another agent, and a restore would not revoke the right
-// one.
+// encodeRevocation returns an event's line, with a checksum that detects damage. Otherwise a
+// damaged line could name another agent, and a restore would not revoke the right one.
 func encodeRevocation(e directory.Event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -142,7 +141,7 @@ func (r *revocations) note(e directory.Event) {
 	}
 }
 
-// follow adds new revocations of the ledger to the list.
+// follow adds new revocations in the ledger to the list.
 func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
 	since, now := time.Time{}, time.Now()
 	scan := now.Sub(r.scanned) >= revocationsScan
@@ -199,8 +198,8 @@ func (r *revocations) append(lines []byte) error {
 	return errors.Join(appendWhole(f, lines), f.Close())
 }
 
-// appendWhole appends all lines to a file, or none. On a full disk, a truncated line would
-// make the next one unreadable.
+// appendWhole appends either all lines to a file or none. If the disk is full, a truncated line
+// would make the next one unreadable.
 func appendWhole(f listFile, lines []byte) error {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -215,7 +214,7 @@ func appendWhole(f listFile, lines []byte) error {
 	return nil
 }
 
-// listFile is an *os.File that is opened to append.
+// listFile is an *os.File that is open for appending.
 type listFile interface {
 	io.WriteSeeker
 	Sync() error

@@ -22,8 +22,8 @@ import (
 )
 
 // TestRestoreKeepsRevocations restores a backup that was made before an agent was revoked and
-// before another one joined. The first agent stays revoked. The second is not told that it is
-// revoked, so it waits.
+// before another one joined. The first agent stays revoked. The error for the second does not
+// state that it is revoked, so it waits.
 func TestRestoreKeepsRevocations(t *testing.T) {
 	st := newStation(t, nil)
 	honest, thief := st.join("a"), st.join("b")
@@ -72,8 +72,8 @@ func TestRestoreKeepsRevocations(t *testing.T) {
 	}
 	again.stop()
 
-	// Without the list the revocation is undone. A list that is added later makes the
-	// server repeat it at its start, with PostgreSQL as well.
+	// Without the list, the revocation is undone. If the list is added later, the server repeats
+	// the revocation when it starts, with PostgreSQL as well.
 	undone := filepath.Join(t.TempDir(), "undone")
 	_, err = Restore(t.Context(), bytes.NewReader(file.Bytes()), undone, "")
 	testkit.Must(t, err)
@@ -119,8 +119,8 @@ func TestRevocationsAreJSONLines(t *testing.T) {
 	}
 }
 
-// Every flipped bit in a list is detected or harmless. A truncated list contains the lines
-// before the cut.
+// TestDamagedRevocations checks that every flipped bit in a list is detected or harmless, and
+// that a truncated list contains the lines before the cut.
 func TestDamagedRevocations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
 	var text []byte
@@ -148,8 +148,9 @@ func TestDamagedRevocations(t *testing.T) {
 	}
 }
 
-// A revocation by a machine whose clock is a day ahead does not keep later ones out of the
-// list, and one by a machine whose clock is behind is found when all events are read.
+// TestRevocationsOfWrongClocks checks that a revocation by a machine whose clock is a day ahead
+// does not keep later revocations out of the list, and that a revocation by a machine whose
+// clock is behind is found when all events are read.
 func TestRevocationsOfWrongClocks(t *testing.T) {
 	st := newStation(t, nil)
 	r := &revocations{path: filepath.Join(t.TempDir(), revocationsFile), known: map[string]bool{}}
@@ -178,8 +179,8 @@ func (f halfWritten) Write(p []byte) (int, error) {
 	return n, errors.Join(err, syscall.ENOSPC)
 }
 
-// A full disk does not leave an incomplete line in the list, which would make the next one
-// invalid.
+// TestRevocationsOnAFullDisk checks that a full disk does not leave an incomplete line in the
+// list, which would make the next line invalid.
 func TestRevocationsOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), revocationsFile)
 	line, err := encodeRevocation(aRevocation)
@@ -197,7 +198,8 @@ func TestRevocationsOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A clock that is far ahead does not make the server delete everything.
+// TestPruneWithWrongClock checks that a clock that is far ahead does not make the server delete
+// everything.
 func TestPruneWithWrongClock(t *testing.T) {
 	st := newStation(t, nil)
 	a := st.join("a")

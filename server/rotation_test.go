@@ -19,7 +19,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// expired returns a machine of an agent whose certificate has expired.
+// expired returns the machine of an agent whose certificate has expired.
 func (st *station) expired(id string) *machine {
 	st.Helper()
 	key, csr := request(st)
@@ -30,13 +30,13 @@ func (st *station) expired(id string) *machine {
 	testkit.Must(st, st.ledger.Directory.Join(st.Context(), []byte(id), directory.Agent{
 		ID: id, Expires: issued.Leaf.NotAfter, Credential: directory.Credential{Serial: pki.Serial(issued.Leaf), Issued: issued.Leaf.NotBefore},
 	}, now))
-	// A certificate's times have whole seconds.
+	// A certificate's times are in whole seconds.
 	time.Sleep(time.Until(issued.Leaf.NotAfter) + 1100*time.Millisecond)
 	return st.machine(id, key, issued.Leaf.Raw)
 }
 
-// Within the grace period an agent can renew an expired certificate, but do nothing else
-// with it. After that, it can join again and keeps its name and its clients.
+// TestGrace checks that within the grace period, an agent can renew an expired certificate, but
+// do nothing else with it. After that, it can join again and keeps its name and its clients.
 func TestGrace(t *testing.T) {
 	t.Parallel()
 	announce := func(m *machine) {
@@ -86,7 +86,7 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// folder is a user's certificate and key, as in the folder of the command line.
+// folder holds a user's certificate and key, as the folder of the command line does.
 type folder struct {
 	st *station
 	mtls.Credentials
@@ -124,9 +124,10 @@ func (f folder) renew() (folder, bool) {
 	return f, len(r.Certificates) > 0
 }
 
-// A user whose credentials are on another machine gets a certificate of the new issuer with
-// the same expiry and the new roots, and can continue after the previous root is retired.
-// All certificates that were renewed are revoked together.
+// TestUserFollowsARotation checks that a user whose credentials are on another machine gets a
+// certificate from the new issuer, with the same expiry, and the new roots, and can continue
+// after the previous root is retired. A certificate and those that it was renewed from or to
+// are revoked together.
 func TestUserFollowsARotation(t *testing.T) {
 	t.Parallel()
 	st := folk(t)

@@ -1,5 +1,5 @@
-// Package server assembles the gateway and the coordinator into a server.
-// They run in one process or in several.
+// Package server assembles the gateway and the coordinator into a server. These run in one
+// process or in several.
 package server
 
 import (
@@ -56,19 +56,19 @@ type Config struct {
 	// database and the blobs, unless they are configured elsewhere.
 	Dir   string
 	Roles []string
-	// Listen is the address for agents and operators, and Hosts lists the names under
-	// which they reach it. Watch is the address for metrics and health checks, without
+	// Listen is the address for agents and operators, and Hosts lists the names under which they
+	// reach it. Watch is the address for metrics and health checks, which are served without
 	// TLS.
 	Listen, Watch string
 	Hosts         []string
 	// Operators is a separate address for operators. If it is empty, they use Listen.
 	Operators string
-	// AddressRate is the number of new connections that an address may open per second. If
-	// it is 0, there are no limits by address.
+	// AddressRate is the number of new connections that an address may open per second. If it is
+	// 0, there is no limit per address.
 	AddressRate float64
 	// Database is sqlite:PATH or postgres://…; empty means SQLite in Dir.
 	Database string
-	// AllowLoss lets the server start even if a setting can lose counted updates.
+	// AllowLoss lets the server start even if a setting can cause the loss of counted updates.
 	AllowLoss bool
 	// Keep determines how long the ledger keeps data that it no longer needs. Coordinators
 	// delete old data.
@@ -79,12 +79,12 @@ type Config struct {
 	// authorities that may sign the certificate of an S3 store. Empty means the system's
 	// authorities.
 	Blobs, BlobsCA string
-	// Version is the program's version, which people see.
+	// Version is the version of the program, for display.
 	Version string
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
 	Web *web.Config
-	// Explain describes a plan for a number of clients, for operators. It may be nil.
+	// Explain describes to operators what a plan means for a number of clients. It may be nil.
 	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
 	Data *terms.OwnData
@@ -102,15 +102,14 @@ type Config struct {
 
 	// Keys determines how the keys of the certificate authority are stored.
 	Keys pki.Keys
-	// Grace is how long after its expiry an agent's certificate can be renewed.
+	// Grace is the time for which an agent's certificate can be renewed after it has expired.
 	Grace time.Duration
 
 	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
 	// LongestTurn is the longest time that a client's turn may take; 0 means no limit.
 	LongestTurn time.Duration
-	// FleetSeen is the time after which the clients of an agent that was not seen no longer
-	// take part in runs. 0 means three times the interval between calls, and at least ten
-	// minutes.
+	// FleetSeen is the time after an agent's last call from which on its clients no longer take
+	// part in runs. 0 means three times the interval between calls, but at least ten minutes.
 	FleetSeen time.Duration
 	Rate      float64
 	Log       *slog.Logger
@@ -182,7 +181,8 @@ func Run(ctx context.Context, c Config) error {
 	return s.serve(ctx)
 }
 
-// open opens the services that the roles share: certificate authority, ledger and blobs.
+// open opens the services that the roles share: the certificate authority, the ledger and the
+// blobs.
 func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (s *server) openLedger(ctx context.Context) (err error) {
 	return err
 }
 
-// patiently repeats a step of the start until the database responds. After a power failure
-// the database may start later than this server, and a failover can happen between two steps.
+// patiently repeats a step of the start until the database responds. After a power failure, the
+// database may start later than this server, and a failover can happen between two steps.
 func (s *server) patiently(ctx context.Context, step func(context.Context) error) error {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
@@ -273,8 +273,8 @@ func (s *server) patiently(ctx context.Context, step func(context.Context) error
 }
 
 // lockFolder makes sure that no other process serves from this folder. Processes that share a
-// database need PostgreSQL, because SQLite does not notify one process of what another has
-// counted.
+// database need PostgreSQL, because SQLite does not notify one process when another has counted
+// results.
 func (s *server) lockFolder() error {
 	f, err := os.OpenFile(filepath.Join(s.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *server) countWork() {
 	}
 }
 
-// openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store
+// openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http selects a store
 // without TLS. The store's keys are read from the environment.
 func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 	scheme, rest, _ := strings.Cut(s.Blobs, "://")
@@ -413,8 +413,8 @@ func (s *server) serve(ctx context.Context) error {
 // needs.
 const pruneEvery = time.Hour
 
-// silence is the maximum time without a call from any agent for which old rows are still
-// deleted. After a longer time the clock is probably wrong and would make all rows look old.
+// silence is the maximum time since the last call of any agent for which old rows are still
+// deleted. After a longer time, the clock is probably wrong and would make all rows look old.
 const silence = 7 * 24 * time.Hour
 
 func (s *server) prune(ctx context.Context) error {
@@ -443,8 +443,7 @@ func (s *server) pruneOnce(ctx context.Context, now time.Time) (deleted int64, e
 	return s.ledger.Prune(ctx, s.Keep, now)
 }
 
-// leastFleetSeen is the minimum time without a call after which an agent's clients do not
-// take part in runs, unless it is configured.
+// leastFleetSeen is the minimum of FleetSeen if it is not configured.
 const leastFleetSeen = 10 * time.Minute
 
 func (s *server) fleetSeen(agents int64) time.Duration {

@@ -19,8 +19,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// runningFile is the prefix of the name of a file that exists in a process's folder while
-// it runs. After a crash or a power loss the file still exists.
+// runningFile is the prefix of the name of a file that exists in a process's folder while it
+// runs. After a crash or a power loss, the file still exists.
 const runningFile = "running-"
 
 // examination returns the configuration for examining a running server.
@@ -31,7 +31,7 @@ func (s *server) examination() examine.Config {
 	return c
 }
 
-// examination returns the configuration of an examination, without the stores.
+// examination returns the configuration of an examination that does not include the stores.
 func (c *Config) examination() examine.Config {
 	e := examine.Config{Dir: c.Dir, Version: c.Version, Quiet: (&server{Config: *c}).fleetSeen}
 	if !strings.HasPrefix(c.Blobs, "s3://") && !strings.HasPrefix(c.Blobs, "s3+http://") {
@@ -79,8 +79,8 @@ func (s *server) checkSettings(ctx context.Context) (err error) {
 	return fmt.Errorf("counted updates could be lost; correct this, or accept the risk with store.allow_loss: %w", errors.Join(wrong...))
 }
 
-// markRunning writes a file that a clean end removes, and records whether the previous
-// process left one. The caller must call undo if the start fails.
+// markRunning writes a file that is removed when the process ends cleanly, and records whether
+// the previous process has left one. The caller must call undo if the start fails.
 func (s *server) markRunning() (undo func(), err error) {
 	path := filepath.Join(s.Dir, runningFile+strings.Join(s.Roles, "-"))
 	_, err = os.Stat(path)
@@ -101,8 +101,8 @@ func (s *server) markRunning() (undo func(), err error) {
 	}, nil
 }
 
-// noteAddresses writes the addresses of this process to the file of markRunning, where doctor
-// finds them.
+// noteAddresses writes the addresses of this process to the file that markRunning has written,
+// where doctor finds them.
 func (s *server) noteAddresses() error {
 	if s.running == nil {
 		return nil
@@ -117,7 +117,7 @@ func (s *server) noteAddresses() error {
 	return s.running.Truncate(int64(len(b)))
 }
 
-// endedCleanly removes the file of markRunning.
+// endedCleanly removes the file that markRunning has written.
 func (s *server) endedCleanly() {
 	if s.running == nil {
 		return
@@ -127,8 +127,8 @@ func (s *server) endedCleanly() {
 	}
 }
 
-// Examine checks a server's folder and stores, whether or not the server runs, and leaves
-// no files behind. 'loadstar doctor' shows its result.
+// Examine checks a server's folder and stores, whether or not the server is running, and leaves
+// no files behind. 'loadstar doctor' shows the result.
 func Examine(ctx context.Context, c Config) (all finding.List) {
 	s := &server{Config: c}
 	s.Database = cmp.Or(s.Database, "sqlite:"+filepath.Join(s.Dir, ledgerFile))

@@ -18,7 +18,7 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// opening opens and closes a server, and returns its log and the error.
+// opening opens and closes a server, and returns the server's log and the error.
 func opening(t *testing.T, c Config) (said string, err error) {
 	t.Helper()
 	var log bytes.Buffer
@@ -31,7 +31,8 @@ func opening(t *testing.T, c Config) (said string, err error) {
 	return log.String(), err
 }
 
-// A server does not start on a database that can lose commits, unless this is allowed.
+// TestUnsafeDatabaseIsRefused checks that a server does not start on a database that can lose
+// commits, unless this is allowed.
 func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
@@ -71,8 +72,8 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	testkit.WantFinding(t, all, "issuer of certificates", finding.OK, "days left")
 }
 
-// A process that did not end cleanly is detected by the next one. A server does not start on
-// a damaged ledger, and doctor describes the damage.
+// TestUncleanEnd checks that a process that did not end cleanly is detected by the next one,
+// that a server does not start on a damaged ledger, and that doctor describes the damage.
 func TestUncleanEnd(t *testing.T) {
 	st := newStation(t, nil)
 	st.join("a0")
@@ -106,8 +107,8 @@ func TestUncleanEnd(t *testing.T) {
 	testkit.WantFinding(t, Examine(t.Context(), st.Config), "database's integrity", finding.Fail, "is damaged")
 }
 
-// A server's folder is examined before, during and after a server's run. The examination
-// leaves no files behind.
+// TestExamine checks that a server's folder can be examined before, while and after the server
+// runs, and that the examination leaves no files behind.
 func TestExamine(t *testing.T) {
 	st := newStation(t, nil)
 	st.join("a0")

@@ -68,8 +68,8 @@ func code(answer chan int) int {
 	}
 }
 
-// Incomplete requests use a limited amount of memory, however many there are, and do not
-// block other agents.
+// TestHalfOpen checks that incomplete requests use a limited amount of memory, however many
+// there are, and do not block other agents.
 func TestHalfOpen(t *testing.T) {
 	st := newStation(t, nil)
 	a, b := st.join("a0"), st.join("b0")
@@ -99,8 +99,8 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return n
 	}
-	// The bytes that have arrived are limited per agent, not only the size of each body. The
-	// length in a header does not count.
+	// Not only the size of each body is limited, but also the number of bytes that have arrived
+	// from an agent. The length in a header does not count.
 	all := begin(a.http, v1.AgentServiceExchangeProcedure, 8<<20, 1, 4)
 	if n := refused(all); n > 0 {
 		t.Errorf("%d bodies are refused that have not arrived", n)
@@ -137,7 +137,7 @@ func TestHalfOpen(t *testing.T) {
 	runtime.GC()
 	runtime.GC() // the second collection empties pools
 	runtime.ReadMemStats(&after)
-	// The limit covers the memory of client and server together.
+	// The limit covers the memory of both client and server.
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 {
 		t.Errorf("%d MB are in use", grown>>20)
 	} else {
@@ -159,7 +159,8 @@ func TestHalfOpen(t *testing.T) {
 	st.join("c0")
 }
 
-// A connection that sends nothing, or sends slowly, is closed after ten seconds.
+// TestSlowloris checks that a connection that sends nothing, or sends slowly, is closed after
+// ten seconds.
 func TestSlowloris(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for ten seconds")

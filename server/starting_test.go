@@ -13,15 +13,15 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// A server that starts waits for a database that fails in the meantime, wherever the
-// connection breaks.
+// TestDatabaseFailsDuringStart checks that a starting server waits for a database that fails in
+// the meantime, at whatever point the connection breaks.
 func TestDatabaseFailsDuringStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL")
 	}
 	var left atomic.Int64 // requests until a connection breaks
 	at, dir := breaking(t, pgtest.Single(t).Addr(), &left), t.TempDir()
-	// start returns the number of the server's requests until it was ready.
+	// start returns the number of requests that the server has made until it was ready.
 	start := func(cut int64) (made int64, err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

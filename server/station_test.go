@@ -142,8 +142,8 @@ func (st *station) token(uses int64) string {
 	return s.Token
 }
 
-// join adds an agent with the given clients. Unlike [station.host] it does not call the
-// server for a certificate; the tests of joining do that.
+// join adds an agent with the given clients. Unlike [station.host], it does not ask the server
+// for a certificate; the tests of joining do that.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
 	return st.joinFor(time.Hour, clients...)
@@ -196,8 +196,8 @@ func (st *station) start(plan string) string {
 	return s.Run
 }
 
-// patient is how long a test waits for an event that must happen. It is long enough for a
-// machine under heavy load.
+// patient is the time for which a test waits for an event that must happen. It is long enough
+// for a machine under heavy load.
 const patient = 5 * time.Minute
 
 // Push sends a result and returns its outcome.
@@ -270,7 +270,7 @@ func whole(q *v1.Result, numbers []byte) *v1.Result {
 	return q
 }
 
-// heard returns the verdict that the agent receives on a turn.
+// heard returns the verdict on a turn that the agent receives.
 func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	a.st.Helper()
 	s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
@@ -283,7 +283,7 @@ func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	return v1.Outcome_OUTCOME_UNSPECIFIED
 }
 
-// refused returns the number of refused calls by reason, from the metrics.
+// refused returns the numbers of refused calls by reason, from the metrics.
 func (st *station) refused() map[string]float64 {
 	st.Helper()
 	all := map[string]float64{}
@@ -300,8 +300,8 @@ func (st *station) refused() map[string]float64 {
 	return all
 }
 
-// dump returns the content of the ledger as text, except for check-in times, the lead and
-// the audit log.
+// dump returns the content of the ledger as a string, without check-in times, the lead and the
+// audit log.
 func (st *station) dump() string {
 	st.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?_pragma=busy_timeout(10000)")
@@ -332,7 +332,7 @@ func (st *station) dump() string {
 	return b.String()
 }
 
-// unharmed calls do, and checks that the given number of calls was refused for the given
+// unharmed calls do, and checks that the given number of calls were refused for the given
 // reason and that the ledger did not change.
 func (st *station) unharmed(what, reason string, times float64, do func()) {
 	st.Helper()

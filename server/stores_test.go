@@ -61,7 +61,7 @@ func certify(t *testing.T) (ca, cert, key string) {
 }
 
 // TestSecuredStores runs a server on PostgreSQL and S3 with TLS, set up as in
-// docs/how-to/stores.md. The server refuses a store with a certificate of another
+// docs/how-to/stores.md. The server refuses a store whose certificate is from another
 // authority.
 func TestSecuredStores(t *testing.T) {
 	if testing.Short() {

@@ -27,8 +27,8 @@ func (st *station) certify(a *pki.Authority, who pki.Identity, ttl time.Duration
 	return st.http(st.certified(a, who, ttl))
 }
 
-// Callers without a valid certificate are refused, and the bodies of their requests are
-// not read.
+// TestStrangers checks that callers without a valid certificate are refused, and that the
+// bodies of their requests are not read.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -72,7 +72,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
-	// An agent with an expired certificate is told what to do.
+	// The error for an agent with an expired certificate describes what to do.
 	_, err = v1.NewAgentServiceClient(st.certify(st.authority, who, time.Nanosecond), st.url, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{})
 	st.wantCode("an expired certificate", err, connect.CodeUnauthenticated)
 	// A valid certificate of an agent that has never joined is refused too.
@@ -115,8 +115,8 @@ func (u *unread) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	u.left -= n
-	// The network buffers some bytes before the server reads them. With HTTP/1.1 the
-	// sender's kernel sets the limit.
+	// The network buffers some bytes before the server reads them. With HTTP/1.1, the sender's
+	// kernel determines how many.
 	if u.read.Add(int64(n)) > 8<<20 {
 		u.t.Error("the body of an unauthenticated request was read")
 		return 0, io.EOF
@@ -124,15 +124,15 @@ func (u *unread) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A connection does not outlive the certificate with which it was opened, and an expired
-// certificate gives no access on a new one.
+// TestExpires checks that a connection gives no access after the certificate with which it was
+// opened has expired, and that a new connection with an expired certificate gives none either.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	var h *http.Client
 	var c v1.AgentServiceClient
 	var err error
-	// On a loaded machine a short-lived certificate may expire before the first call.
+	// On a loaded machine, a short-lived certificate may expire before the first call.
 	for life := 3 * time.Second; h == nil || err != nil; life *= 2 {
 		if life > patient {
 			t.Fatal(err)

@@ -63,13 +63,13 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 	}
 }
 
-// A client's traffic in a round equals the prediction of recipe.TrafficOf, which is the
-// numbers once in each direction and a few headers for every call. The test also counts
-// calls and connections, because a slow machine needs more check-ins, and an agent opens a
-// second connection if two calls overlap.
+// TestTraffic checks that a client's traffic in a round equals the prediction of
+// recipe.TrafficOf: the numbers once in each direction, and a few headers for every call. The
+// test also counts calls and connections, because a slow machine needs more check-ins, and an
+// agent opens a second connection if two calls overlap.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
-	// perCall limits the bytes of a call without its numbers, in either direction. These are
+	// perCall is the maximum number of bytes of a call without its numbers, in either direction:
 	// headers, padding, names of runs and clients, hashes of blobs, heads of versions, and TLS
 	// records.
 	const rounds, perCall = 15, 1250
@@ -132,8 +132,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// calls returns the number of agents' calls that the gateway has answered, without
-// fetches of blobs.
+// calls returns the number of agents' calls that the gateway has answered, not counting fetches
+// of blobs.
 func (st *station) calls() (n int64) {
 	st.Helper()
 	families, err := st.registry.Gather()

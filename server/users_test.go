@@ -32,8 +32,7 @@ type person struct {
 	base string // the address before the procedure
 }
 
-// call sends a request as JSON and returns the code of the answer, "ok" without an error,
-// and its message or body.
+// call sends a request as JSON. It returns the error's code and message, or "ok" and the body.
 func (p *person) call(procedure, body string) (code, text string) {
 	p.st.Helper()
 	r, err := p.http.Post(p.base+procedure, "application/json", strings.NewReader(body))
@@ -98,15 +97,17 @@ func (st *station) withSession(name string) *person {
 	return p
 }
 
-// mayCall lists by hand what each role may call in addition to the previous roles.
+// mayCall lists, independently of the code, what each role may call in addition to the previous
+// roles.
 var mayCall = map[string]string{
 	"viewer":   "ListVersions Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession RenewCertificate",
 	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun ListPlans ExplainPlan StartRun StopRun CreateRelease WithdrawRelease",
 	"admin":    "ListUsers PutUser RemoveUser IssueCertificate ListCertificates RevokeCertificate",
 }
 
-// Every call of the operators' API is refused for each role that may not make it, whether
-// the user has a certificate or a session, and is not refused for the others.
+// TestEveryCallOfEveryRole checks that every call of the operators' API is refused for each
+// role that may not make it, whether the user has a certificate or a session, and is not
+// refused for the other roles.
 func TestEveryCallOfEveryRole(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -178,7 +179,8 @@ func leastOf(call string) string {
 	return ""
 }
 
-// Acting for other users requires the role admin, even where a viewer may act for itself.
+// TestOthers checks that acting for other users requires the role admin, even where viewers may
+// act for themselves.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -207,8 +209,8 @@ func TestOthers(t *testing.T) {
 			}
 		}
 	}
-	// A session cannot prolong itself, because a stolen one would remain valid after the
-	// logout.
+	// A session cannot create another one, because the thief of a session would then keep access
+	// after the logout.
 	if code, text := bert.call(service+"CreateLogin", "{}"); code != "permission_denied" || !strings.Contains(text, "loadstar user login") {
 		t.Error(code, text)
 	}
@@ -218,7 +220,7 @@ func TestOthers(t *testing.T) {
 	if code, _ := certified.call(service+"CreateLogin", `{"ttlSeconds":"90000"}`); code != "invalid_argument" {
 		t.Error(code)
 	}
-	// An admin sees and ends all sessions. The end takes effect with the next call.
+	// An admin can see and end all sessions. Ending one takes effect with the next call.
 	all, err := st.operator.ListSessions(t.Context(), &v1.ListSessionsRequest{})
 	testkit.Must(t, err)
 	if len(all.Sessions) != 2 {
@@ -249,8 +251,8 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// A change of a role, a revoked certificate and a removed user take effect with the next
-// call even on open connections, and end streams.
+// TestLosingAccess checks that changing a role, revoking a certificate and removing a user take
+// effect with the next call, even on open connections, and end streams.
 func TestLosingAccess(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -332,7 +334,7 @@ func TestLosingAccess(t *testing.T) {
 	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
 		t.Error(err)
 	}
-	// A user who is added again does not regain the old certificates and sessions.
+	// A user who is added again does not get back the old certificates and sessions.
 	st.addUser("anna", "admin")
 	for _, p := range []*person{certified, other, browser} {
 		can(p, "Whoami", "unauthenticated")
@@ -349,8 +351,8 @@ func forget(t *testing.T, st *station) {
 	testkit.Must(t, err)
 }
 
-// The server records the certificate in its folder, which an older server wrote, and
-// accepts no other certificate of the user local.
+// TestOldFolder checks that the server records a certificate that an older server wrote to its
+// folder, and accepts no other certificate of the user local.
 func TestOldFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -358,7 +360,7 @@ func TestOldFolder(t *testing.T) {
 	st := begin()
 	had, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
 	testkit.Must(t, err)
-	// As after an upgrade, the folder has a certificate but the ledger has none.
+	// As after an upgrade, there is a certificate in the folder but not in the ledger.
 	forget(t, st)
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	st.wantCode("an unknown certificate", err, connect.CodeUnauthenticated)
@@ -372,13 +374,14 @@ func TestOldFolder(t *testing.T) {
 	}
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	testkit.Must(t, err)
-	// Another gateway of the same authority and ledger has its own folder.
+	// Another gateway with the same authority and ledger has its own folder.
 	second, err := st.authority.WriteOperator(filepath.Join(t.TempDir(), "operator"), time.Hour, func(string) (bool, error) { return false, nil })
 	testkit.Must(t, err)
 	if second.Equal(had.Leaf) {
 		t.Error("the same certificate")
 	}
-	// A revoked certificate of local stays refused after a restart, which writes a new one.
+	// After a restart, which writes a new certificate, a revoked certificate of the user local
+	// is still refused.
 	serial := fmt.Sprintf("%032x", had.Leaf.SerialNumber)
 	_, err = st.operator.RevokeCertificate(t.Context(), &v1.RevokeCertificateRequest{Serial: serial})
 	testkit.Must(t, err)

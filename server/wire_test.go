@@ -205,7 +205,7 @@ func (s *secrets) exactly(what string, f float64) {
 	s.pairs[b], s.pairs[bits.ReverseBytes64(b)] = what+", as float64", what+", as float64 backwards"
 }
 
-// text adds a number to the secrets, as decimal text.
+// text adds a number to the secrets, in decimal notation.
 func (s *secrets) text(what string, f float32) {
 	for _, t := range []string{strconv.FormatFloat(float64(f), 'g', -1, 32), strconv.FormatFloat(float64(f), 'f', 3, 64), strconv.FormatFloat(float64(f), 'e', 5, 64)} {
 		if len(t) >= 7 && len(t) <= 12 {
@@ -214,8 +214,8 @@ func (s *secrets) text(what string, f float32) {
 	}
 }
 
-// in searches the sent bytes for secrets. It returns descriptions of those that it found,
-// and how many words and decoys it found.
+// in searches the sent bytes for secrets. It returns descriptions of the secrets that it found,
+// and the numbers of words and decoys that it found.
 func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 	for i := 0; i+4 <= len(sent); i++ {
 		w := binary.LittleEndian.Uint32(sent[i:])
@@ -243,16 +243,16 @@ func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 			}
 		}
 	}
-	// Report words only if there are many more than by chance. The number of decoys shows
-	// how many occur by chance.
+	// Report words only if there are many more than there would be by chance. The number of
+	// decoys shows how many occur by chance.
 	if excess := words - decoys; float64(excess) > 6*math.Sqrt(float64(decoys))+20 {
 		found = append(found, fmt.Sprintf("%d numbers, and %d by chance", words, decoys))
 	}
 	return found, words, decoys
 }
 
-// An agent sends no personal weight, no reading and no value range in any round. It sends
-// the change of the shared weights, sums of validation errors, and reports.
+// TestWire checks that an agent never sends a personal weight, a reading or a range of values.
+// It sends the change of the shared weights, sums of validation errors, and reports.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -331,7 +331,7 @@ func TestWire(t *testing.T) {
 			secret.exactly("a range", float64(f))
 			secret.text("a range", f)
 		}
-		// Repeat the training of the agents, which gives the same bits.
+		// Repeat the agents' training, which gives bit-identical results.
 		name := "together"
 		if i == 0 {
 			name = "alone"
@@ -352,8 +352,8 @@ func TestWire(t *testing.T) {
 				change[j] = c.Kept[j] - before[j]
 			}
 			secret.numbers("a personal weight", c.Kept[:personal])
-			// Search only for pairs of changes, because Adam changes many weights by the
-			// same amount, both shared and personal ones.
+			// Search only for pairs of changes, because Adam changes many weights, both shared and
+			// personal ones, by the same amount.
 			secret.neighbours("the change of a personal weight", change)
 		}
 		store, err := state.Open(filepath.Join(st.Dir, name))
@@ -384,7 +384,7 @@ func TestWire(t *testing.T) {
 	if days, err := st.ledger.Reports.ReportDays(t.Context(), "", 1); err != nil || len(days) != 1 || days[0].Total != 4 {
 		t.Errorf("%+v, %v", days, err)
 	}
-	// Check that the search would find leaked values.
+	// Check that the search would find values if they were leaked.
 	sent := rec.sent.Bytes()
 	for n, u := range updates {
 		if !bytes.Contains(sent, u) {
@@ -404,7 +404,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// leaked returns many weights as bytes, with other bytes between them.
+// leaked encodes many weights as bytes, with other bytes between them.
 func leaked(x []float32) (b []byte) {
 	for i := 0; i < len(x); i += 50 {
 		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)
@@ -412,8 +412,8 @@ func leaked(x []float32) (b []byte) {
 	return b
 }
 
-// This list contains everything that can leave an agent. docs/fleet.md explains it. A new
-// field requires a decision, and a sentence in that document.
+// TestWhatLeaves compares the messages with a list of everything that can leave an agent, which
+// docs/fleet.md explains. A new field requires a decision, and a sentence in that document.
 func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run

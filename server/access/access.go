@@ -21,7 +21,7 @@ import (
 // Role determines what a user may do. Each role includes the previous one.
 type Role string
 
-// The roles.
+// The roles, in ascending order of rights.
 const (
 	Viewer   Role = "viewer"   // see everything
 	Operator Role = "operator" // start and stop runs, create tokens, release models, revoke agents
@@ -46,11 +46,11 @@ func (r Role) Includes(other Role) bool {
 	return i >= 0 && j >= 0 && i >= j
 }
 
-// userName matches the names of users. They are in lower case, so no two names
-// differ only in case.
+// userName matches the names of users. Names are in lower case, so that no two names differ
+// only in case.
 var userName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// CheckName returns an error if a text cannot be the name of a user that an admin adds.
+// CheckName returns an error if a string cannot be the name of a user whom an admin adds.
 func CheckName(name string) error {
 	if !userName.MatchString(name) {
 		return fmt.Errorf("%q cannot be the name of a user: use 1 to 64 lower-case letters, digits, dots, hyphens and underscores, starting with a letter or digit", name)
@@ -73,21 +73,21 @@ type Caller struct {
 	// Session is the ID of the session. It is empty for a caller with a certificate.
 	Session string
 
-	// gate and proof look up the caller again, by the certificate's serial number or the
-	// cookie's hash.
+	// gate and proof serve to look up the caller again, by the certificate's serial number or
+	// the cookie's hash.
 	gate  *Gate
 	proof string
 }
 
-// actor returns the text for the audit log.
+// actor returns the description of a caller for the audit log.
 func actor(name, via string) string { return "user " + name + " via " + via }
 
-// String returns the caller as text for the audit log.
+// String returns the caller's description for the audit log.
 func (c Caller) String() string { return actor(c.Name, c.Via) }
 
 // Again looks up the caller again. It returns an error if the session has ended, the
-// certificate was revoked, or the user was removed. Long calls, such as streams, check
-// this every few seconds.
+// certificate was revoked, or the user was removed. Long calls, such as streams, call it every
+// few seconds.
 func (c Caller) Again(ctx context.Context) (Caller, error) {
 	if c.gate == nil {
 		return Caller{}, connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("%s was not looked up", c))

@@ -49,7 +49,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Every call of the service has a minimum role, and nothing else is in the list.
+// TestEveryCallHasARole checks that every call of the service has a minimum role, and that
+// nothing else is in the list.
 func TestEveryCallHasARole(t *testing.T) {
 	methods := v1.File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
 	if methods.Len() != len(least) {
@@ -139,7 +140,8 @@ func TestSessions(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// If the ledger cannot answer, a caller is neither admitted nor refused for lack of access.
+// TestUnavailable checks that if the ledger cannot answer, a caller is neither admitted nor
+// refused for lack of access.
 func TestUnavailable(t *testing.T) {
 	g := newGate(t)
 	cookie := newSecret().String()
@@ -150,7 +152,8 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// Requests without an operator's certificate pass without a caller.
+// TestCertificatesPass checks that requests without an operator's certificate pass, but without
+// a caller.
 func TestCertificatesPass(t *testing.T) {
 	g := newGate(t)
 	h := g.Certificates(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -202,7 +205,7 @@ func TestCertificateRefusals(t *testing.T) {
 	}
 }
 
-// Many browsers sign in, look around and sign out at once.
+// TestConcurrently signs many browsers in and out at the same time, with calls in between.
 func TestConcurrently(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -255,8 +258,8 @@ func TestExternalNames(t *testing.T) {
 	}
 }
 
-// FuzzSecret checks the decoder of login codes and cookies, which strangers can reach.
-// Every secret that it accepts has exactly one text.
+// FuzzSecret checks the decoder of login codes and cookies, which strangers can reach. Every
+// secret that it accepts has exactly one encoding.
 func FuzzSecret(f *testing.F) {
 	f.Add("")
 	f.Add(newSecret().String())
@@ -273,8 +276,8 @@ func FuzzSecret(f *testing.F) {
 	})
 }
 
-// FuzzExternalName checks that no name of a provider's user can be mistaken for another kind
-// of user or break a line of a log.
+// FuzzExternalName checks that the name of a provider's user can never be mistaken for another
+// kind of user, and never contains a line break.
 func FuzzExternalName(f *testing.F) {
 	f.Add("local")
 	f.Add("ﬀ\u202e\r\n")

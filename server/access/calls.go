@@ -27,11 +27,12 @@ var least = map[string]Role{
 	v1.OperatorServiceListReleasesProcedure: Viewer,
 	v1.OperatorServiceListReportsProcedure:  Viewer,
 	v1.OperatorServiceListVersionsProcedure: Viewer,
-	// These calls act on the caller's own account. For other users they require Admin, which the calls check.
+	// These calls act on the caller's own account. For other users, they require Admin, which
+	// the calls themselves check.
 	v1.OperatorServiceCreateLoginProcedure:  Viewer,
 	v1.OperatorServiceListSessionsProcedure: Viewer,
 	v1.OperatorServiceEndSessionProcedure:   Viewer,
-	// This is for oneself only.
+	// This call acts only on the caller's own certificate.
 	v1.OperatorServiceRenewCertificateProcedure: Viewer,
 
 	v1.OperatorServiceCreateTokenProcedure:     Operator,

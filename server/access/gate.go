@@ -20,7 +20,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// sessionFor is how long a session lasts.
+// sessionFor is the lifetime of a session.
 const sessionFor = 12 * time.Hour
 
 // Gate identifies users by their certificates and sessions. It is safe for concurrent use.
@@ -49,7 +49,8 @@ func (s secret) hash() []byte {
 	return h[:]
 }
 
-// parseSecret decodes a text that a stranger may have sent. Each secret has only one text.
+// parseSecret decodes a string that a stranger may have sent. Each secret has only one
+// encoding.
 func parseSecret(text string) (s secret, ok bool) {
 	if len(text) != secretText.EncodedLen(len(s)) || strings.ContainsAny(text, "\r\n") {
 		return secret{}, false
@@ -66,7 +67,7 @@ func refuse(format string, args ...any) error {
 	return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf(format, args...))
 }
 
-// unavailable returns an error for a caller that cannot be identified now but may try
+// unavailable returns an error for a caller that cannot be identified at present and may try
 // again. The details go only to the log, because strangers can get this error.
 func (g *Gate) unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -77,8 +78,8 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 }
 
 // Certificates puts the user of an operator's certificate into the request's context. It
-// refuses the request if the certificate is unknown or revoked. It
-// does not touch requests from agents or strangers. pki.Authority.Middleware must come first.
+// refuses the request if the certificate is unknown or revoked. It passes requests from agents
+// and strangers on unchanged. pki.Authority.Middleware must come first.
 func (g *Gate) Certificates(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +102,7 @@ func (g *Gate) Certificates(next http.Handler) http.Handler {
 	})
 }
 
-// message returns the text of an error without its code.
+// message returns the message of an error without its code.
 func message(err error) string {
 	if c := (*connect.Error)(nil); errors.As(err, &c) {
 		return c.Message()
@@ -109,7 +110,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// certificate returns the user of a certificate.
+// certificate returns the user to whom a certificate belongs.
 func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Time) (Caller, error) {
 	c, role, err := g.users.CertificateOf(ctx, serial)
 	switch {
@@ -131,8 +132,7 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 	return Caller{Name: name, Role: Role(role), Via: ViaCertificate, Expires: c.Expires, gate: g, proof: serial}, nil
 }
 
-// CreateLogin returns a code that opens one session of a user. The actor is for the audit
-// log.
+// CreateLogin returns a code that opens one session of a user. The audit log names the actor.
 func (g *Gate) CreateLogin(ctx context.Context, user string, ttl time.Duration, actor string, now time.Time) (code string, expires time.Time, err error) {
 	s := newSecret()
 	expires = now.Add(ttl)
@@ -158,7 +158,7 @@ func (g *Gate) Login(ctx context.Context, code string, now time.Time) (cookie st
 
 func webActor(user string) string { return actor(user, ViaWeb) }
 
-// Session returns the user of a cookie.
+// Session returns the user of the session that has a cookie.
 func (g *Gate) Session(ctx context.Context, cookie string, now time.Time) (Caller, error) {
 	s, ok := parseSecret(cookie)
 	if !ok {
@@ -180,7 +180,7 @@ func (g *Gate) session(ctx context.Context, hash []byte, now time.Time) (Caller,
 	return Caller{Name: s.User, Role: Role(role), Via: ViaWeb, Expires: s.Expires, Session: s.ID, gate: g, proof: string(hash)}, nil
 }
 
-// Logout ends the session of a cookie. It does nothing if the session has already ended.
+// Logout ends the session that has a cookie. It does nothing if the session has already ended.
 func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	now := time.Now()
 	c, err := g.Session(ctx, cookie, now)
@@ -193,13 +193,14 @@ func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	return err
 }
 
-// externalPrefix begins the names of users of an OIDC provider. CheckName refuses the
-// prefix, so these names never collide with names that admins choose. Package pki
-// refuses it in certificates.
+// externalPrefix is the prefix of the names of an OIDC provider's users. CheckName refuses the
+// prefix, so these names never collide with names that admins choose. The package pki refuses
+// the prefix in certificates.
 const externalPrefix = "oidc:"
 
-// External opens a session of a user of an OIDC provider and returns its cookie. The subject
-// identifies the user. The name is only displayed, because users may be free to choose it.
+// External opens a session for a user of an OIDC provider and returns the session's cookie. The
+// subject identifies the user. The name is only displayed, because users may be free to choose
+// it.
 func (g *Gate) External(ctx context.Context, subject, name string, role Role, now time.Time) (cookie string, expires time.Time, err error) {
 	if _, err := ParseRole(string(role)); err != nil {
 		return "", time.Time{}, err

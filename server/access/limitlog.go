@@ -16,7 +16,8 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The reasons for limiting calls. Package connlimit contains the reasons for connections.
+// The reasons for limiting calls. The package connlimit contains the reasons for limiting
+// connections.
 const (
 	LimitedCalls         = "calls"
 	LimitedBytes         = "bytes"
@@ -39,12 +40,12 @@ type Limited struct {
 }
 
 const (
-	// maxReported limits the remembered callers and reasons. maxShown limits those that
-	// operators see.
+	// maxReported is the maximum number of remembered pairs of caller and reason. maxShown is
+	// the maximum number of pairs that operators see.
 	maxReported = 4096
 	maxShown    = 100
-	// logEvery is the interval between log lines about the same caller and reason. In
-	// total it writes one line a second, so strangers cannot fill the disk.
+	// logEvery is the minimum interval between log lines about the same caller and reason. The
+	// total is limited as well, so that strangers cannot fill the disk.
 	logEvery = time.Minute
 	logBurst = 20
 )
@@ -78,7 +79,8 @@ func NewLimitReport(log *slog.Logger, metrics prometheus.Registerer) *LimitRepor
 	}
 	r := &LimitReport{
 		log: log, all: all, lines: rate.NewLimiter(1, logBurst),
-		// Callers are not a label, because there may be millions of them. ServeHTTP lists them.
+		// The caller is not a label, because there may be millions of callers. ServeHTTP lists
+		// callers.
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_limited_total", Help: "Connections and calls to which a limit was applied, by reason."}, []string{"reason"}),
 	}
 	metrics.MustRegister(r.total)

@@ -16,8 +16,8 @@ import (
 	"loadstar/internal/connlimit"
 )
 
-// The log names the limited callers without growing with the flood, and so does the page
-// for operators.
+// TestReport checks that the log and the page for operators name the limited callers, and do
+// not grow in proportion to a flood of calls.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

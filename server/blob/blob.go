@@ -1,6 +1,6 @@
-// Package blob is a content-addressed store for weights, control variates and plans, in
-// files or in an S3-compatible store. The name of a blob is its SHA-256, which is verified
-// on every read.
+// Package blob implements a content-addressed store for weights, control variates and plans, in
+// files or in an S3-compatible store. The name of a blob is its SHA-256, which is verified on
+// every read.
 package blob
 
 import (
@@ -31,7 +31,7 @@ type Store interface {
 	// Get returns a blob, or ErrNotFound, or an error if the content does not match the
 	// hash. The caller must not modify the data, because other callers may share it.
 	Get(ctx context.Context, hash string) ([]byte, error)
-	// Delete removes a blob. It also succeeds if no such blob exists.
+	// Delete removes a blob. It also succeeds if the blob does not exist.
 	Delete(ctx context.Context, hash string) error
 }
 
@@ -58,7 +58,7 @@ func IsHash(s string) bool {
 	return true
 }
 
-// checkHash returns an error unless a caller's hash is valid. The check is necessary
+// checkHash returns an error unless a hash from a caller is valid. The check is necessary
 // because the hash becomes part of a path.
 func checkHash(hash string) error {
 	if !IsHash(hash) {

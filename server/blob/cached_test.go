@@ -104,7 +104,8 @@ func TestCachedLoadsOnce(t *testing.T) {
 	}
 }
 
-// A blob that is deleted during its load is not cached.
+// TestCachedDeleteDuringLoad checks that a blob that is deleted while it is being loaded is not
+// cached.
 func TestCachedDeleteDuringLoad(t *testing.T) {
 	under := &counting{Store: fileBacking(t).open(t), gate: make(chan struct{})}
 	hash := put(t, under, []byte("x"))

@@ -192,7 +192,8 @@ func corrupt(t *testing.T, b backing) {
 	}
 }
 
-// With concurrent Put, Get and Delete calls, a blob is always either complete or not found.
+// concurrent checks that with concurrent calls of Put, Get and Delete, a blob is always either
+// complete or not found.
 func concurrent(t *testing.T, b backing) {
 	blobs := [][]byte{random(3, 10_000), random(4, 400), random(5, 100_000)}
 	hashes := make([]string, len(blobs))

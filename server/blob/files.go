@@ -17,10 +17,9 @@ type files struct{ dir string }
 
 var _ Store = files{}
 
-// Files stores each blob as a file in a folder, which it creates if necessary. Only the
-// owner can read the folder; Files changes the rights of an existing one. It removes
-// unfinished
-// files that are older than an hour.
+// Files stores each blob as a file in a folder, which it creates if necessary. Only the owner
+// can read the folder; Files changes the permissions of an existing folder. It removes
+// unfinished files that are older than an hour.
 func Files(dir string) (Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
@@ -73,8 +72,8 @@ func (f files) put(path string, data []byte) error {
 			return err
 		}
 	}
-	// Sync the folders even if the file existed, because the process that wrote it may not
-	// have synced them yet.
+	// Sync the folders even if the file already existed, because the process that wrote the file
+	// may not have synced them yet.
 	return errors.Join(disk.SyncDir(lower), disk.SyncDir(upper), disk.SyncDir(f.dir))
 }
 
@@ -109,7 +108,7 @@ func (f files) Delete(ctx context.Context, hash string) error {
 	if err := errors.Join(checkHash(hash), ctx.Err()); err != nil {
 		return err
 	}
-	// After a power loss the file may reappear, which only takes up space.
+	// After a power loss, the file may reappear, but it only takes up space.
 	if err := os.Remove(f.path(hash)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("blob: %w", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Handler serves GET and HEAD of /v1/blobs/{sha256}. It supports byte ranges, so that an
-// interrupted download can resume.
+// Handler serves GET and HEAD requests for /v1/blobs/{sha256}. It supports byte ranges, so that
+// an interrupted download can resume.
 func Handler(s Store, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/blobs/{sha256...}", func(w http.ResponseWriter, r *http.Request) {

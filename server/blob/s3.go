@@ -25,9 +25,9 @@ type S3Config struct {
 	// AccessKey and SecretKey are read from the environment if empty: AWS_ACCESS_KEY_ID
 	// and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY.
 	AccessKey, SecretKey string
-	// CAFile is a file with the certificate authorities for the store's certificate. If it
-	// is empty, the system's authorities are used. Plaintext selects HTTP instead of HTTPS.
-	// Others on the network can then read blobs, but the hash detects changes.
+	// CAFile is a file with the certificate authorities for the store's certificate. If it is
+	// empty, the system's authorities are used. Plaintext selects HTTP instead of HTTPS. Others
+	// on the network can then read blobs, but changes are detected by the hash.
 	CAFile    string
 	Plaintext bool
 }
@@ -102,8 +102,8 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// With the hash in the request, the store refuses data that was changed in transit.
-	// Without TLS, the client would by default sign chunks instead.
+	// Because the request contains the hash, the store refuses data that was changed in transit.
+	// By default, the client would sign chunks instead if there is no TLS.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
 		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
 	if err != nil {

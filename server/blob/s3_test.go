@@ -78,7 +78,8 @@ func TestS3OverTLS(t *testing.T) {
 	}
 }
 
-// If the store is unreachable, Get returns an error other than ErrNotFound.
+// TestS3Away checks that Get returns an error other than ErrNotFound if the store is
+// unreachable.
 func TestS3Away(t *testing.T) {
 	memory := s3mem.New()
 	if err := memory.CreateBucket("weights"); err != nil {
@@ -109,7 +110,7 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A store that never answers does not block its callers permanently.
+// TestS3Silent checks that a store that never responds does not block its callers permanently.
 func TestS3Silent(t *testing.T) {
 	core, err := minio.NewCore("store.example.org", &minio.Options{Creds: credentials.NewStaticV4("key", "secret", ""), Region: "r", Transport: silent{}, MaxRetries: 4})
 	if err != nil {

@@ -44,7 +44,7 @@ type Config struct {
 	Log       Log      `yaml:"log"`
 }
 
-// Store configures the location of a server's data, and how long it is kept.
+// Store configures where a server stores its data, and for how long.
 type Store struct {
 	Database     string          `yaml:"database" about:"sqlite:PATH or postgres://…; empty means SQLite in the server's folder"`
 	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's folder"`
@@ -138,7 +138,7 @@ type Source struct {
 	// Dir is the server's folder. Its server.yaml is read if it exists, unless File names
 	// another file.
 	Dir, File string
-	// Environ has the form of [os.Environ]: LOADSTAR_SERVE_STORE_DATABASE sets store.database.
+	// Environ has the format of [os.Environ]: LOADSTAR_SERVE_STORE_DATABASE sets store.database.
 	Environ []string
 	// Set contains values by dotted key, as KEY=VALUE.
 	Set []string
@@ -173,8 +173,8 @@ func Read(s Source) (*Config, error) {
 	return &c, problems.Err()
 }
 
-// file reads a file, which may be missing if it is optional. Relative paths in the file are
-// relative to its folder.
+// file reads a file, which may be missing if optional is set. Relative paths in the file are
+// relative to the file's folder.
 func (c *Config) file(path string, optional bool) (map[string]int, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && optional {
@@ -259,7 +259,7 @@ func (c *Config) check(keys map[string]int, problems *config.Problems) {
 	c.checkRoles(bad)
 }
 
-// checkRoles finds settings that the roles of this process do not use.
+// checkRoles reports settings that the roles of this process do not use.
 func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 	if len(c.Keepers) > 0 && c.Region.Hub != "" {
 		bad("keepers", "has no effect in a region: use it at the hub")
@@ -284,7 +284,7 @@ func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 	}
 }
 
-// Print writes the settings as a file that explains each key.
+// Print writes the settings as a server.yaml that explains each key.
 func (c *Config) Print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "# Configuration of a Loadstar server. Keys may be left out; these are their values now.\n"); err != nil {
 		return err
@@ -292,7 +292,7 @@ func (c *Config) Print(w io.Writer) error {
 	return printKeys(w, reflect.ValueOf(*c), "")
 }
 
-// each calls do for the fields of a struct with their keys.
+// each calls do for every field of a struct, with the field's key.
 func each(v reflect.Value, do func(key, about string, value reflect.Value) error) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

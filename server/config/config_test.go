@@ -42,7 +42,7 @@ func TestRead(t *testing.T) {
 	if !reflect.DeepEqual(*c, want) {
 		t.Errorf("%+v\nwant %+v", *c, want)
 	}
-	// A file elsewhere names its server's folder.
+	// A file in another folder names its server's folder.
 	other := write("other.yaml", "dir: server\n")
 	if c, err = Read(Source{File: other}); err != nil || c.Dir != filepath.Join(dir, "server") {
 		t.Errorf("%+v, %v", c, err)

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// seenStored is longer than the time after which gateways have stored a check-in.
+	// seenStored exceeds the time within which gateways store a check-in.
 	seenStored = 2 * time.Minute
-	// silentFor is how long a run treats a member as silent before it checks again.
+	// silentFor is the time for which a run treats a member as silent before it checks again.
 	silentFor = 30 * time.Second
 	// askFor is the maximum time for which a transaction looks for members that are not
 	// silent.
@@ -20,8 +20,8 @@ const (
 	longestBench = 64
 )
 
-// noteLastSeen stores when the previous coordinator's gateways last saw an agent. Time
-// without a running server does not count as silence of the agents.
+// noteLastSeen remembers when gateways last saw an agent before this coordinator took the lead.
+// Time during which no server was running does not count as silence of the agents.
 func (k *coordinator) noteLastSeen(ctx context.Context) error {
 	if k.Seen == nil {
 		return nil
@@ -33,7 +33,7 @@ func (k *coordinator) noteLastSeen(ctx context.Context) error {
 	return err
 }
 
-// seenSince returns a time. The clients of agents that were not seen since then are not
+// seenSince returns the time since which an agent must have been seen for its clients to be
 // asked.
 func (k *coordinator) seenSince() time.Time {
 	if k.Seen == nil {
@@ -50,9 +50,9 @@ func (k *coordinator) seenSince() time.Time {
 // member is asked again.
 type bench struct{ losses, back int }
 
-// lost records that a member did not answer in time. After two losses in a row, the member
-// is skipped for one round, then for two, four, and so on. So a member that never answers
-// costs a run few rounds. The count is not stored; a new coordinator starts from zero.
+// lost records that a member did not answer in time. After two losses in a row, the member is
+// skipped for one round, then for two, four, and so on. A member that never answers therefore
+// costs a run only a few rounds. The count is not stored; a new coordinator starts from zero.
 func (d *driver) lost(client, round int) {
 	b := d.benched[client]
 	b.losses++
@@ -73,7 +73,7 @@ func (d *driver) setAway() {
 			away = append(away, c)
 		}
 	}
-	// If half of the fleet did not answer, the members are not at fault.
+	// If half of the fleet does not answer, the members are not at fault.
 	if 2*len(away) >= d.terms.Fleet {
 		clear(d.benched)
 		away = nil

@@ -42,7 +42,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if err != nil {
 		return err
 	}
-	fleet := m.clients - int64(len(held)) // the others train
+	fleet := m.clients - int64(len(held)) // the other clients train
 	if short, err := d.tooFewAgents(x, p, m.Filter); err != nil {
 		return err
 	} else if short != "" {
@@ -120,7 +120,7 @@ func (d *driver) wait(x *ledger.Drive, wanted int64, why string) error {
 	return x.Explain("", why)
 }
 
-// settle is terms.Settle with a deadline, after a check that the server has the plan's keepers.
+// settle checks that the server has the plan's keepers, sets a deadline and calls terms.Settle.
 func (d *driver) settle(given *fed.Plan, m membership, fleet int64, steps []time.Duration) (*fed.Plan, error) {
 	if err := d.Keepers.Has(given.Privacy.Keepers); err != nil && recipe.Private(given) {
 		return nil, err
@@ -136,9 +136,9 @@ func (d *driver) settle(given *fed.Plan, m membership, fleet int64, steps []time
 	return p, nil
 }
 
-// tooFewAgents returns the reason for which the keepers of a private plan would release no sum
-// of the members' results, or "". An agent counts once, however many clients it has, because it
-// adds up their updates.
+// tooFewAgents returns the reason why the members of a private plan's run have too few agents
+// for a sum, or "". An agent counts once, however many clients it has, because it adds up their
+// updates.
 func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (string, error) {
 	if !recipe.Private(p) {
 		return "", nil
@@ -162,8 +162,8 @@ func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Fi
 	return "", nil
 }
 
-// few explains the reason for which a run waits. It gives the number of clients that can take
-// part, and what the other clients lack.
+// few explains why a run waits for clients. It states how many clients can take part, and what
+// the other clients lack.
 func few(m membership, wanted int64) string {
 	text := fmt.Sprintf("%d of at least %d clients can take part", m.clients, wanted)
 	if m.leftOut != "" {
@@ -196,9 +196,9 @@ func (d *driver) latest(now time.Time) time.Time {
 	return now.Add(max(d.Longest, time.Duration(s.Deadline), time.Duration(s.Period)))
 }
 
-// heldOut returns the clients that the plan holds out. They equal the simulator's if every
-// client has complete training examples. The simulator first omits clients without complete
-// examples, but a server cannot identify these.
+// heldOut returns the clients that the plan holds out. They are the same as in the simulator if
+// every client has complete training examples. The simulator first omits clients without
+// complete examples, but a server cannot identify these.
 func heldOut(x *ledger.Drive, p *fed.Plan, m directory.Filter) (held []string, err error) {
 	if p.Evaluate.Holdout == 0 {
 		return nil, nil

@@ -4,9 +4,9 @@
 // run; only the one that holds the lead is active.
 //
 // In a region, [RunRegion] relays a hub's tasks to the agents and returns their results. To the
-// hub, a region is an agent with many clients. To its agents, it is an ordinary server. All state
-// is in the region's ledger, so the relay can be killed at any point and the hub can be unreachable
-// for hours.
+// hub, a region looks like an agent with many clients. To its agents, it looks like an ordinary
+// server. All state is in the region's ledger, so the relay can be killed at any point and the
+// hub can be unreachable for hours.
 package coordinator
 
 import (
@@ -32,31 +32,30 @@ type Config struct {
 	// Name identifies the coordinator. Two running coordinators must not share a name. A
 	// coordinator that restarts with the same name regains its lead immediately.
 	Name string
-	// Lease is how long a turn stays valid without a call from its agent, once the
-	// agent has received it. Reach returns the time within which every idle agent
-	// calls,
-	// given the number of agents.
+	// Lease is the time for which a turn stays valid without a call from its agent, once the
+	// agent has received it. Reach returns the time within which every idle agent calls, given
+	// the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
-	// Longest is the longest time that a turn may take, however often its agent calls.
-	// It is also the deadline of plans without one. 0 means no limit.
+	// Longest is the longest time that a turn may take, however often its agent calls. It also
+	// determines the deadline of plans that set none. 0 means no limit.
 	Longest time.Duration
-	// Seen returns the time after which an agent that was not seen is no longer asked, given
-	// the number of agents. If it is nil, all clients are asked.
+	// Seen returns the time after an agent's last call from which on its clients are no longer
+	// asked, given the number of agents. If it is nil, all clients are asked.
 	Seen func(agents int64) time.Duration
-	// Lead is the duration of the lead. After a coordinator dies, the other coordinators
-	// wait at most this long.
+	// Lead is the duration of the lead. After a coordinator dies, the other coordinators wait
+	// for at most this long.
 	Lead time.Duration
 	// Poll is the interval at which the coordinator reads the ledger if it receives no
 	// notification.
 	Poll time.Duration
-	// Data is the coordinator's own data, or nil. All coordinators of a server should have
-	// the same data. A run that needs other data waits.
+	// Data is the coordinator's own data, or nil. All coordinators of a server should have the
+	// same data. A run that needs different data waits.
 	Data *terms.OwnData
 	// Keepers are the keepers of private plans, or nil.
 	Keepers *keepers.Set
-	// Wake notifies other processes of a change in a run, and Woken receives their
-	// notifications. Notifications may be lost.
+	// Wake notifies other processes of a change in a run, and Woken receives notifications from
+	// them. Notifications may be lost.
 	Wake func(run string)
 	// WakeAgents notifies gateways of new leases in a run. It may be nil.
 	WakeAgents func(run string)
@@ -81,7 +80,7 @@ type coordinator struct {
 	settled   time.Time     // time from which every agent that calls has been seen
 	nextCount time.Time     // time of the next count of the agents
 	latest    time.Time     // the database's time at the last tick
-	start     *start        // nil unless the first weights of a run are being trained
+	start     *start        // nil unless the initial weights of a run are being trained
 	trainings sync.WaitGroup
 	// unmaskings contains the requests to keepers, by run. They continue if a driver is
 	// discarded.
@@ -102,8 +101,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 }
 
-// gatherFor is how long a coordinator waits after a notification. Each counted batch of a round
-// sends one, and the coordinator can process several at once.
+// gatherFor is the time for which a coordinator waits after a notification. Each counted batch
+// of a round causes a notification, and the coordinator can process several batches at once.
 const gatherFor = 20 * time.Millisecond
 
 func newCoordinator(c Config) *coordinator {
@@ -159,13 +158,13 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// setBackBy is the minimum step by which the database's clock must go back to count as set
-// back. Two measurements of the clock differ by milliseconds.
+// setBackBy is the minimum step back of the database's clock that counts as setting it back.
+// Two measurements of the clock can differ by milliseconds.
 const setBackBy = 5 * time.Second
 
-// noticeSetBack clears all times for which this coordinator waits if the database's clock
-// was set back. If the clock had been a year ahead, runs would otherwise wait for a year.
-// Everything else in the drivers' memory is in the ledger.
+// noticeSetBack clears all times until which this coordinator waits if the database's clock was
+// set back. Otherwise runs would wait for a year if the clock had been a year ahead. Everything
+// else in the drivers' memory is also in the ledger.
 func (k *coordinator) noticeSetBack() {
 	now := k.now()
 	if now.Add(setBackBy).Before(k.latest) {
@@ -180,7 +179,7 @@ func (k *coordinator) noticeSetBack() {
 // the interval is longer.
 const countEvery = 10 * time.Second
 
-// countAgents counts the agents and updates the time within which each of them calls.
+// countAgents counts the agents, and updates the time within which every agent calls.
 func (k *coordinator) countAgents(ctx context.Context) {
 	now := k.now()
 	if now.Before(k.nextCount) {

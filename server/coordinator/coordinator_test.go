@@ -18,8 +18,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A run waits until there are enough clients. It then begins with the clients that exist at
-// that time and fixes every value of its plan.
+// TestBegin checks that a run waits until there are enough clients, and then begins with the
+// clients that exist at that time and fixes every value of its plan.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -57,8 +57,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// A run whose plan the fleet cannot train fails with a reason and does not block other
-// runs.
+// TestCannotBegin checks that a run whose plan the fleet cannot train fails with a reason and
+// does not block other runs.
 func TestCannotBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -77,8 +77,8 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("mixed", ledger.Failed, "1m0s 1h0m0s")
 }
 
-// script is a plan and the behaviour of its fleet. The behaviour is whether and after how
-// many seconds a client returns its task.
+// script is a plan and the behaviour of its fleet: whether a client returns its task, and after
+// how many seconds.
 type script struct {
 	plan  string
 	delay func(no int, round int64) (seconds int, returns bool)
@@ -86,7 +86,8 @@ type script struct {
 
 func prompt(int, int64) (int, bool) { return 0, true }
 
-// uneven is a fleet in which clients return tasks after different times, and some never do.
+// uneven is the behaviour of a fleet in which clients return tasks after different times, or
+// never.
 func uneven(no int, round int64) (int, bool) {
 	x := (no*5 + int(round)*3) % 11
 	return x % 4, x != 10
@@ -139,7 +140,8 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 	return s.weights("run"), s.rounds("run")
 }
 
-// A run gives the same result, however often and at whatever point coordinators die.
+// TestRecovers checks that a run gives the same result, however often and at whatever point
+// coordinators die.
 func TestRecovers(t *testing.T) {
 	for name, x := range scripts {
 		t.Run(name, func(t *testing.T) {
@@ -185,8 +187,9 @@ func (s *site) resign() {
 	s.restart()
 }
 
-// A turn whose lease expires is lost. If enough results for the quorum arrive, the round is
-// merged without it. Otherwise the round and its updates are discarded.
+// TestLostTurns checks that a turn whose lease expires is lost. If enough results for the
+// quorum arrive, the round is merged without it. Otherwise the round and its updates are
+// discarded.
 func TestLostTurns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -217,7 +220,7 @@ func TestLostTurns(t *testing.T) {
 		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
 		"1 of 0 merged asked 4 counted 2 late 0 lost 2 loss 0.5000 after 5s",
 		"2 of 1 open asked 3 counted 0 late 0 lost 0")
-	// Lost clients are asked again in the next round, except one that was lost twice in a
+	// Lost clients are asked again in the next round, except a client that was lost twice in a
 	// row.
 	if tasks := s.tasks("run"); len(tasks) != 3 || tasks[0].Round != 2 || tasks[0].Version != 1 || tasks[2].Client == client(3) {
 		t.Errorf("%+v", tasks)
@@ -227,7 +230,7 @@ func TestLostTurns(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// A run fails if none of its rounds had enough results.
+// TestNothingTrained checks that a run fails if none of its rounds had enough results.
 func TestNothingTrained(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -241,8 +244,8 @@ func TestNothingTrained(t *testing.T) {
 	s.wantState("run", ledger.Failed, "no round had enough results, so nothing was trained")
 }
 
-// With over-selection a round closes without its slowest clients. At the deadline a round
-// closes with the results that it has.
+// TestDeadline checks that with over-selection, a round closes without its slowest clients, and
+// that at the deadline, a round closes with the results that it has.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -283,7 +286,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A round does not wait for revoked clients and declined turns.
+// TestRevoked checks that a round does not wait for revoked clients or declined turns.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -307,8 +310,9 @@ func TestRevoked(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// Of two coordinators, one leads. The other one takes over when the lead is released or
-// expires. A former leader that was suspended and resumes can no longer write.
+// TestTakeover checks that of two coordinators, one leads, and the other takes over when the
+// lead is released or expires. A former leader that was suspended and resumes can no longer
+// write.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -351,7 +355,8 @@ func TestTakeover(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// Run drives a run from start to end, even after the bus is closed.
+// TestRun checks that Run drives a run from start to end, even after the channel of
+// notifications is closed.
 func TestRun(t *testing.T) {
 	s := newSite(t)
 	s.announce(0, 3)

@@ -53,8 +53,8 @@ type driver struct {
 // read the run.
 var errRolledBack = errors.New("the run was rolled back")
 
-// lookEvery is the interval between checks for expired leases, and between counts of the
-// clients. The latter is longer if a count takes a long time.
+// lookEvery is the interval between checks for expired leases, and the minimum interval between
+// counts of the clients. If a count takes long, the interval between counts is longer.
 const lookEvery = time.Second
 
 // needsLook reports whether there may be work to do for the run.
@@ -68,9 +68,9 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
-// advance does all work that is due for the run now. If the store has lost weights of the run,
-// or the database has lost its rows, the run reports this. Weights are lost if a database is
-// restored without the matching weights.
+// advance does all work that is due for the run now. If the store lacks weights of the run, or
+// the database lacks its rows, the run's reason states this. Weights are missing, for example,
+// if a database is restored without the matching weights.
 func (d *driver) advance(ctx context.Context) error {
 	err := d.work(ctx)
 	d.tellGateways()
@@ -90,8 +90,8 @@ func (d *driver) advance(ctx context.Context) error {
 	return err
 }
 
-// tellGateways notifies gateways of new leases. After an error the notification may be false, but
-// that costs a gateway only a query.
+// tellGateways notifies gateways of new leases. After an error, the notification may be wrong,
+// but that only costs each gateway a query.
 func (d *driver) tellGateways() {
 	if d.asked && d.WakeAgents != nil {
 		d.WakeAgents(d.id)
@@ -157,7 +157,7 @@ func (d *driver) work(ctx context.Context) error {
 	}
 }
 
-// found removes the reason from a run that lacked weights and has since advanced.
+// found removes the reason from a run that lacked weights, but has now advanced.
 func (d *driver) found(ctx context.Context) error {
 	if !d.lacking {
 		return nil
@@ -171,7 +171,8 @@ func (d *driver) found(ctx context.Context) error {
 	})
 }
 
-// elapsed is the machine's clock, which counts the time since the run started. timeAt is its inverse.
+// elapsed converts a time to the machine's clock, which counts from the start of the run.
+// timeAt is its inverse.
 func (d *driver) elapsed(now time.Time) time.Duration { return now.Sub(d.started) }
 func (d *driver) timeAt(at time.Duration) time.Time   { return d.started.Add(at) }
 
@@ -218,7 +219,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if err := d.server.UnmarshalBinary(state); err != nil {
 		return fmt.Errorf("decoding the server's state: %w", err)
 	}
-	// After a rollback the state belongs to an earlier version.
+	// After a rollback, the state belongs to an earlier version.
 	d.server.Renumber(int(x.Run.Version))
 	d.machine = d.terms.Machine()
 	d.started, d.losses, d.tally, d.sizes, d.wave = x.Run.Started, 0, limit.Tally{}, nil, x.Run.Reason
@@ -255,9 +256,9 @@ func (d *driver) open(x *ledger.Drive) error {
 	return d.save(x)
 }
 
-// ask creates leases for the clients that the machine selects now. It replaces clients
-// whose agents were not seen recently. If this takes long, ask continues in the next
-// transaction, because no results are counted during this one.
+// ask creates leases for the clients that the machine selects now. It replaces clients whose
+// agents were not seen recently. If this takes long, ask continues in the next transaction,
+// because no results of the run are counted during a transaction.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
 	if why, err := d.openPrivate(x); err != nil {
 		return false, err
@@ -472,8 +473,8 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	return nil, d.open(x)
 }
 
-// noteWave stores the reason why many clients declined a closing round as the run's reason.
-// If most clients trained, it removes the reason.
+// noteWave stores the reason why many clients declined their turns in a closing round as the
+// run's reason. If most clients trained, it removes the reason.
 func (d *driver) noteWave(x *ledger.Drive, o round.Outcome) error {
 	reason, n, err := x.Wave(int64(o.Round))
 	if err != nil {

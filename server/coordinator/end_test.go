@@ -12,7 +12,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A run that an operator stops stays stopped, whatever the state of its round.
+// TestStop checks that a run that an operator stops stays stopped, whatever the state of its
+// round.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -52,7 +53,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A run that is stopped during a merge does not get the version that is being computed.
+// TestStopDuringMerge checks that a run that is stopped during a merge does not get the version
+// that is being computed.
 func TestStopDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -72,8 +74,8 @@ func TestStopDuringMerge(t *testing.T) {
 	}
 }
 
-// A run that an operator stops before the sums of a round are read has not failed. The
-// simulation found this with seed 9914.
+// TestStopBeforeSumsAreRead checks that a run that an operator stops before the sums of a round
+// are read does not fail. The simulation found this fault with seed 9914.
 func TestStopBeforeSumsAreRead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -104,7 +106,8 @@ func (s stopper) Put(ctx context.Context, b []byte) (string, error) {
 	return s.faults.Put(ctx, b)
 }
 
-// A run that cannot continue fails with a reason. Other runs continue.
+// TestFails checks that a run that cannot continue fails with a reason, and that other runs
+// continue.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -131,8 +134,9 @@ func TestFails(t *testing.T) {
 	s.turn()
 }
 
-// The newest ten versions and those that clients train from are kept with their server
-// states. The blobs of older ones are deleted, unless another run needs them.
+// TestRetires checks that the newest ten versions, and those from which clients train, are kept
+// with their server states, and that the blobs of older versions are deleted unless another run
+// needs them.
 func TestRetires(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -30,12 +30,13 @@ func ghosts(n int) (all []string) {
 	return all
 }
 
-// An agent with a thousand clients that goes silent does not stop runs (attack C3).
+// TestSilentClients checks that runs continue if an agent with a thousand clients goes silent
+// (attack C3).
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
 	const plan = "algorithm: fedavg\nrounds: 3\nschedule: {cohort: 4, quorum: 1, deadline: 10m}\n" + small
-	// finish lets time pass and answers all tasks of the honest agent until the run ends.
-	// A slow machine makes the coordinator look less often.
+	// finish lets time pass and answers all tasks of the honest agent until the run ends. On a
+	// slow machine, the coordinator looks less often.
 	finish := func(s *site) {
 		for looks := 0; looks < 1000 && s.run("run").State != ledger.Finished; looks++ {
 			testkit.Must(t, s.Directory.Seen(t.Context(), []string{agent}, s.clock))
@@ -103,8 +104,8 @@ func TestSilentClients(t *testing.T) {
 	})
 }
 
-// An agent that says forever that it trains does not hold a round open (attack H1). A plan
-// without a deadline and a quorum gets both.
+// TestHeldRound checks that an agent that claims forever to be training does not hold a round
+// open (attack H1). A plan without a deadline and a quorum gets both.
 func TestHeldRound(t *testing.T) {
 	t.Parallel()
 	const longest = 20 * time.Second
@@ -134,13 +135,13 @@ func TestHeldRound(t *testing.T) {
 	if time.Duration(p.Schedule.Deadline) != longest+lease || p.Schedule.Quorum != 0.5 {
 		t.Errorf("a deadline of %v and a quorum of %v", p.Schedule.Deadline, p.Schedule.Quorum)
 	}
-	// As a control, without a longest turn the round is still open after a minute.
+	// As a control: without Longest, the round is still open after a minute.
 	play(0).wantRounds("run", "0 of 0 open asked 4 counted 3 late 0 lost 0")
 }
 
-// One client without inputs does not take them from all others (attack M2). It is left out
-// and named. If more than a tenth of the clients lack an input, the run does not use it,
-// and names them.
+// TestInputsOfMost checks that one client without inputs does not deprive all others of them
+// (attack M2), but is left out and named. If more than a tenth of the clients lack an input,
+// the run does not use the input, and names these clients.
 func TestInputsOfMost(t *testing.T) {
 	t.Parallel()
 	const plan = "algorithm: fedavg\nschedule: {cohort: 4}\nmodel: {name: bose2023}\n"
@@ -179,9 +180,9 @@ func TestInputsOfMost(t *testing.T) {
 	}
 }
 
-// An operator rolls back a running run. The open round is abandoned. The updates that it
-// counted are not merged, its leases end, and its late results do not count. The next round
-// begins at once with the earlier weights.
+// TestRollBackRunning rolls back a running run. The open round is abandoned: the updates that
+// were counted in it are not merged, its leases end, and its late results do not count. The
+// next round begins at once with the earlier weights.
 func TestRollBackRunning(t *testing.T) {
 	t.Parallel()
 	for name, plan := range map[string]string{
@@ -240,8 +241,8 @@ func TestRollBackRunning(t *testing.T) {
 				t.Errorf("the rounds are\n%s", states)
 			}
 
-			// The run is then rolled back by a coordinator that has just started. The same
-			// merges without the abandoned round give the same weights.
+			// Now a coordinator that has just started handles the rollback. The same merges
+			// without the abandoned round give the same weights.
 			again := newSite(t)
 			again.announce(0, 4)
 			again.add("run", plan, 0)
@@ -265,7 +266,8 @@ func TestRollBackRunning(t *testing.T) {
 	}
 }
 
-// A run that is rolled back during the merge of a round continues from the earlier version.
+// TestRollBackDuringMerge checks that a run that is rolled back during the merge of a round
+// continues from the earlier version.
 func TestRollBackDuringMerge(t *testing.T) {
 	t.Parallel()
 	for name, early := range map[string]bool{"before the sums are read": true, "before the result is stored": false} {

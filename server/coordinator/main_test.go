@@ -66,7 +66,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// restart replaces the coordinator with a new one that has only the ledger and the blobs.
+// restart replaces the coordinator with a new one, which has only the ledger and the blobs.
 func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
@@ -80,8 +80,7 @@ func (s *site) coordinator(name string) *coordinator {
 	})
 }
 
-// announce registers clients with numbers from the first argument up to, but not including,
-// the second.
+// announce registers the clients with numbers from from up to, but not including, to.
 func (s *site) announce(from, to int) {
 	s.Helper()
 	var names []string
@@ -113,7 +112,7 @@ func (s *site) turn() {
 	}
 }
 
-// survives calls do and reports whether it ended without an injected fault.
+// survives calls do and reports whether do returned without an injected fault.
 func (s *site) survives(do func()) (alive bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -129,8 +128,8 @@ func (s *site) survives(do func()) (alive bool) {
 
 const died = "the process dies here"
 
-// faults is a store that simulates a killed process the first time that each operation is
-// reached.
+// faults is a store that simulates the death of the process when an operation is reached for
+// the first time.
 type faults struct {
 	blob.Store
 	on   bool
@@ -149,8 +148,7 @@ func (f *faults) meet(what, hash string) {
 	}
 }
 
-// Put fails before it stores the blob the first time, and after it stores the blob the
-// second time.
+// Put fails before storing the blob the first time, and after storing the blob the second time.
 func (f *faults) Put(ctx context.Context, b []byte) (string, error) {
 	f.meet("before put", fmt.Sprint(len(b), string(b)))
 	hash, err := f.Store.Put(ctx, b)
@@ -180,7 +178,7 @@ func (s *site) run(id string) ledger.Run {
 // has a Run method too.
 func (s *site) Run(ctx context.Context, id string) (ledger.Run, error) { return s.Ledger.Run(ctx, id) }
 
-// rounds returns the rounds of a run as text, oldest first, for comparison.
+// rounds returns the rounds of a run as a string, oldest first, for comparison.
 func (s *site) rounds(id string) string {
 	s.Helper()
 	all, err := s.Rounds(s.Context(), id, 0, 1000)
@@ -245,7 +243,7 @@ func result(t *terms.Terms, l ledger.Task) *terms.Result {
 	}
 }
 
-// count counts the results of tasks in one batch, as an aggregator does.
+// count counts the results of tasks in one batch, as a gateway does.
 func (s *site) count(tasks ...ledger.Task) (counted int) {
 	s.Helper()
 	if len(tasks) == 0 {

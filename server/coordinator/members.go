@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// most is the share of clients that must have an input or an interval for a run to use
-	// it. Clients without it are left out. If all clients needed it, a single client could
+	// most is the share of clients that must have an input or an interval for a run to use it.
+	// Clients without it are left out. If all clients had to have it, a single client could
 	// prevent its use.
 	most = 0.9
 	// named is the maximum number of clients that a message names.
 	named = 5
 )
 
-// membership is the choice of a run's members among the clients that were seen recently.
+// membership describes which of the recently seen clients are chosen as a run's members.
 type membership struct {
 	directory.Filter
 	seen    int64 // number of clients that were seen recently
-	clients int64 // number of members, among those
+	clients int64 // number of members among them
 	inputs  []string
 	leftOut string // which clients and inputs were left out, and why
 }
 
-// members chooses the clients with the inputs and the interval that most clients have as
-// a run's members. kinds describes the recently seen clients.
+// members chooses as a run's members the clients with the inputs and the interval that most
+// clients have. kinds describes the recently seen clients.
 func members(x *ledger.Drive, p *fed.Plan, kinds []directory.Kind, seen time.Time) (m membership, err error) {
 	m.Filter = directory.Filter{Seen: seen}
 	all, err := x.Count(m.Filter)
@@ -70,7 +70,7 @@ func commonStep(kinds []directory.Kind, all int64) time.Duration {
 	return 0
 }
 
-// commonInputs returns the inputs that all kinds have.
+// commonInputs returns the inputs that clients of all kinds have.
 func commonInputs(kinds []directory.Kind) (all []string) {
 	for i, k := range kinds {
 		if i == 0 {
@@ -133,7 +133,8 @@ func needs(p *fed.Plan, given []string, in string) bool {
 	return uses(given) != uses(slices.DeleteFunc(slices.Clone(given), func(x string) bool { return x == in }))
 }
 
-// explainLeftOut names clients that are not members, and inputs that are not used.
+// explainLeftOut describes which clients are not members and which inputs are not used, and
+// why.
 func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (string, error) {
 	var parts []string
 	if m.clients < all {
@@ -158,8 +159,8 @@ func explainLeftOut(x *ledger.Drive, m membership, all int64, unused []string) (
 	return strings.Join(parts, "; "), nil
 }
 
-// describe lists what each of some clients lacks. These are the first of all clients; all
-// is the total number.
+// describe lists what each client in who lacks. who contains only the first of these clients;
+// all is their total number.
 func describe(who []directory.Client, all int64, inputs []string, step time.Duration) string {
 	var parts []string
 	for _, c := range who {

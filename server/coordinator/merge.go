@@ -14,8 +14,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// merge computes the next version of the shared weights from the results of a closed
-// round, and opens the next round. Repeating an interrupted merge gives the same bits.
+// merge computes the next version of the shared weights from the results of a closed round, and
+// opens the next round. Repeating an interrupted merge gives bit-identical results.
 func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	defer func() {
 		if err != nil {
@@ -177,8 +177,8 @@ func (d *driver) fold(ctx context.Context, r *ledger.Round) (*round.Fold, error)
 	})
 }
 
-// ifCurrent calls do unless the run was stopped or rolled back during the merge of a round,
-// which deletes its sums.
+// ifCurrent calls do unless the run was stopped or rolled back during the merge of a round.
+// Stopping or rolling back a run deletes the round's sums.
 func (d *driver) ifCurrent(ctx context.Context, r ledger.Round, do func(*ledger.Drive) error) error {
 	return d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
 		switch {

@@ -18,12 +18,12 @@ import (
 	"loadstar/server/terms"
 )
 
-// A closed round of a private plan has a sum of masked results. Its keepers compute the sum of
-// the masks, once. The request runs in the background, because a keeper can be unavailable for hours and
-// other runs must not wait. It is stored before it is sent, so it is the same after a restart. Keepers
-// answer only one request for a round.
+// A closed round of a private plan has a sum of masked results. The plan's keepers compute the
+// sum of the masks, only once. The request runs in the background, because a keeper can be
+// unavailable for hours and other runs must not wait. The request is stored before it is sent,
+// so that it is the same after a restart. Keepers answer only one request for a round.
 
-// unmasking is the request of a closed round to its keepers.
+// unmasking is a closed round's request to its keepers, and the outcome.
 type unmasking struct {
 	round  int64
 	cancel context.CancelFunc
@@ -58,7 +58,7 @@ func (u *unmasking) reason() error {
 const mostRefusals = 3
 
 // openPrivate fixes the tasks of the machine's round before the first client is asked. If this
-// is not possible now, it returns the reason.
+// is not possible yet, waits is the reason.
 func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 	if !d.terms.Private() || d.opened == d.machine.Round() {
 		return nil, nil
@@ -84,7 +84,7 @@ func (d *driver) openPrivate(x *ledger.Drive) (waits error, err error) {
 }
 
 // waitForKeepers records whether the open round's results can be checked. While a keeper does
-// not respond, they wait at the gateways and the deadline is suspended.
+// not respond, these results wait at the gateways, and the deadline is suspended.
 func (d *driver) waitForKeepers(now time.Time) {
 	if !d.terms.Checks() {
 		return
@@ -97,7 +97,7 @@ func (d *driver) waitForKeepers(now time.Time) {
 	d.looked = now
 }
 
-// masks returns the masks of a closed round's results, or nil while the keepers have not answered.
+// masks returns the unmasking of a closed round, or nil while the keepers have not answered.
 func (d *driver) masks(ctx context.Context, r *ledger.Round) (*unmasking, error) {
 	u := d.unmaskings[d.id]
 	if u == nil || u.round != r.Round {
@@ -121,7 +121,7 @@ func (d *driver) masks(ctx context.Context, r *ledger.Round) (*unmasking, error)
 	})
 }
 
-// unmask begins to ask the keepers of a round.
+// unmask begins to ask the keepers for the masks of a round.
 func (d *driver) unmask(ctx context.Context, in int64, request []byte) *unmasking {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &unmasking{round: in, cancel: cancel, done: make(chan struct{})}
@@ -140,7 +140,7 @@ func (d *driver) unmask(ctx context.Context, in int64, request []byte) *unmaskin
 	return u
 }
 
-// forgetUnmasking stops asking the keepers of a run.
+// forgetUnmasking cancels a run's request to its keepers.
 func (k *coordinator) forgetUnmasking(run string) {
 	if u := k.unmaskings[run]; u != nil {
 		u.cancel()
@@ -207,8 +207,8 @@ func (d *driver) maskedRound(ctx context.Context, r *ledger.Round, privacy []byt
 }
 
 // unmasked returns the sum of a round's results. It also stores in r the values that are known
-// only after unmasking. The error terms.ErrSum means that honest agents and keepers cannot have
-// sent these results.
+// only after unmasking. An error that wraps terms.ErrSum means that honest agents and keepers
+// cannot have produced these results.
 func (d *driver) unmasked(ctx context.Context, r *ledger.Round, u *unmasking) (*round.Fold, error) {
 	sum := make([]uint64, d.terms.MaskedLen())
 	add := func(numbers []byte) error {

@@ -33,19 +33,19 @@ type RegionConfig struct {
 	Client *http.Client
 	Renew  func(ctx context.Context, now time.Time) (bool, error)
 	// Name must be unique among the relays of one ledger. Lead is the duration of the lead.
-	// After a relay dies, the other relays wait at most this long.
+	// After a relay dies, the other relays wait for at most this long.
 	Name string
 	Lead time.Duration
-	// Version is the program's version, which people see in the hub's fleet.
+	// Version is the program's version, which the hub shows for this region.
 	Version string
-	// Linger is how long the region waits for further results of a round before it sends a
-	// sum.
+	// Linger is the time for which the region waits for further results of a round before it
+	// sends a sum.
 	Linger time.Duration
 	// Poll is the interval at which the relay reads the ledger if it receives no
 	// notification.
 	Poll time.Duration
-	// Wake notifies other processes of a change in a run, and Woken receives their
-	// notifications.
+	// Wake notifies other processes of a change in a run, and Woken receives notifications from
+	// them.
 	Wake  func(run string)
 	Woken <-chan string
 	// WakeAgents notifies gateways of new leases in a run. It may be nil.
@@ -87,7 +87,8 @@ const (
 	idleCheckEvery = 10 * time.Minute
 	idleAfter      = time.Hour // a run without a new round is idle after this time
 	minRetryDelay  = 500 * time.Millisecond
-	// maxRetryDelay is less than the time after which a hub discards an incomplete upload.
+	// maxRetryDelay is the longest delay before a retry. It is less than the time after which a
+	// hub discards an incomplete upload.
 	maxRetryDelay = time.Minute
 	callTimeout   = 2 * time.Minute
 	chunk         = 1 << 20
@@ -102,7 +103,7 @@ const (
 
 // RunRegion relays tasks and results between the hub and the region until ctx ends.
 func RunRegion(ctx context.Context, c RegionConfig) error {
-	// Set a timeout for each call, not for a series of calls, because a series may take
+	// Set a timeout for each call rather than for a series of calls, because a series may take
 	// long over a slow link.
 	limited := *c.Client
 	limited.Timeout = callTimeout
@@ -197,9 +198,9 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// announce sends the list of the region's clients to the hub if it may have changed. It
-// makes one call for each kind of clients, so that a client that lacks an input does not
-// take it from the others.
+// announce sends the list of the region's clients to the hub if it may have changed. It makes
+// one call for each kind of client, so that a client that lacks an input does not prevent the
+// others from using it.
 func (r *relay) announce(ctx context.Context, now time.Time) error {
 	n, err := r.Ledger.Directory.CountClients(ctx, time.Time{})
 	if err != nil || n == 0 || n == r.clients && now.Sub(r.announced) < announceEvery {
@@ -329,7 +330,7 @@ func (r *relay) push(ctx context.Context) error {
 	return failed
 }
 
-// declineExpired withdraws the region's expired leases and declines their turns at the hub.
+// declineExpired withdraws the region's expired leases, and declines their turns at the hub.
 func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 	gone, err := r.Ledger.Relay.WithdrawExpired(ctx, r.lead, now)
 	if err != nil {

@@ -191,8 +191,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 	return answer.Tasks, r.settle(ctx, answer.Verdicts, owner, open)
 }
 
-// settle stores the hub's verdicts. Owner maps each turn to the sending that contains it, and open
-// lists all undecided sendings.
+// settle stores the hub's verdicts. owner maps each turn to the sending that contains it, and
+// open lists all undecided sendings.
 func (r *relay) settle(ctx context.Context, verdicts []*v1.Verdict, owner map[ledger.Turn]*undecided, open []*undecided) error {
 	for _, v := range verdicts {
 		var over []string
@@ -227,7 +227,7 @@ type undecided struct {
 }
 
 // decide derives the verdict on a sending from the verdicts on its clients. The hub counts
-// all clients of a sending or none. It counts none if the turn of one of them is closed.
+// either all clients of a sending or none. It counts none if the turn of one of them is closed.
 func (r *relay) decide(ctx context.Context, u *undecided) error {
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_UNKNOWN} {
 		if clients := u.verdicts[o]; len(clients) > 0 {
@@ -300,9 +300,9 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	return nil
 }
 
-// fetch returns a blob and makes sure that the region's store has it. If the blob is not
-// there, fetch copies it from the hub. It stores even a blob that was found, because
-// another process may have deleted it and only this process's cache has it.
+// fetch returns a blob and makes sure that the region's store has it. If the store lacks the
+// blob, fetch copies it from the hub. It stores even a blob that it has found, because the blob
+// may be only in this process's cache, after another process has deleted it.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	b, err := r.Blobs.Get(ctx, hash)
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"loadstar/server/blob"
 )
 
-// A blob that only this process's cache still has, because another process deleted it, is
-// stored again before the ledger refers to it. The simulation found this with seed 1568.
+// TestFetchStoresAgain checks that a blob that only this process's cache still has, because
+// another process has deleted it, is stored again before the ledger refers to it. The
+// simulation found this fault with seed 1568.
 func TestFetchStoresAgain(t *testing.T) {
 	store, err := blob.Files(t.TempDir())
 	if err != nil {

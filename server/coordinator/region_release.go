@@ -13,9 +13,9 @@ import (
 	"loadstar/server/terms"
 )
 
-// adoptReleases copies the hub's releases with their blobs for the region's agents. It
-// omits a release that fails, and requests the list again later. It only logs errors,
-// because they must not stop the relay of tasks.
+// adoptReleases copies the hub's releases and their blobs for the region's agents. It omits a
+// release that it cannot copy, and requests the list again later. It only logs errors, because
+// they must not prevent the relaying of tasks.
 func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now time.Time) {
 	if list == nil {
 		return

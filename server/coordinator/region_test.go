@@ -14,8 +14,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// After the bus is closed, Run does not treat the closed channel as an endless stream of
-// notifications.
+// TestClosedBus checks that after the channel of notifications is closed, Run does not treat it
+// as an endless stream of notifications.
 func TestClosedBus(t *testing.T) {
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	if err != nil {

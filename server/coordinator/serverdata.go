@@ -13,7 +13,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// serverData is the coordinator's own data in one run.
+// serverData is the coordinator's own data, as used in one run.
 type serverData struct {
 	// data is nil until the first merge after a restart. Preparing its examples takes too
 	// long for the transaction that restores the run.
@@ -22,7 +22,7 @@ type serverData struct {
 }
 
 // beginData prepares the coordinator's data for a run. interval is the time between the
-// clients' readings. Its errors end the run.
+// clients' readings. An error ends the run.
 func (d *driver) beginData(t *terms.Terms, interval time.Duration) (*serverData, error) {
 	data, err := d.Data.Open(t.Setup(), interval)
 	return &serverData{data: data}, err
@@ -74,7 +74,7 @@ func (d *driver) compute(ctx context.Context, in int, fold *round.Fold) error {
 	})
 }
 
-// open prepares the examples and restores the state, unless this was done before. An
+// open prepares the examples and restores the state, unless this has already been done. An
 // unreadable state does not end the run, because a newer coordinator may have written it.
 func (s *serverData) open(d *driver) error {
 	if s.data != nil {
@@ -97,7 +97,7 @@ func (s *serverData) open(d *driver) error {
 	return nil
 }
 
-// interruptible is data whose gradients stop when the context ends.
+// interruptible is data for which the computation of a gradient stops when the context ends.
 type interruptible struct {
 	ctx context.Context
 	fed.ServerData
@@ -111,8 +111,8 @@ func (i interruptible) Gradient(g, shared []float32) error {
 	return i.ServerData.Gradient(g, shared)
 }
 
-// leading calls do and renews the lead until do returns. If another coordinator takes the
-// lead, it cancels the context of do with ErrDeposed as the cause.
+// leading calls do and renews the lead until do returns. If another coordinator takes the lead,
+// leading cancels the context of do with ErrDeposed as the cause.
 func (k *coordinator) leading(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over, ended := make(chan struct{}), make(chan struct{})

@@ -60,8 +60,9 @@ func (s *site) kept(id string) (b []byte) {
 	return b
 }
 
-// A run whose data on the server is missing or has changed waits and reports the reason. It
-// continues with the data with which it began, and reaches the same weights.
+// TestOtherServerData checks that a run whose data on the server is missing or has changed
+// waits and reports the reason. When the data with which it began is back, it continues and
+// reaches the same weights.
 func TestOtherServerData(t *testing.T) {
 	t.Parallel()
 	whole := newSite(t)
@@ -119,8 +120,9 @@ func TestOtherServerData(t *testing.T) {
 	s.wantState("without", ledger.Failed, "needs readings on the server, which has none")
 }
 
-// The server's personal layers are stored in the ledger and not in a blob, because agents
-// may fetch blobs. The end of the run deletes them.
+// TestServersLayersStay checks that the server's personal layers are stored in the ledger and
+// not in a blob, because agents may fetch blobs, and that they are deleted at the end of the
+// run.
 func TestServersLayersStay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -167,8 +169,9 @@ func TestServersLayersStay(t *testing.T) {
 	}
 }
 
-// A merge that takes longer than the lead keeps the lead. If another coordinator has taken
-// the lead anyway, the merge is cancelled.
+// TestLeadDuringMerge checks that a coordinator keeps the lead during a merge that takes longer
+// than the lead lasts, and that the merge is cancelled if another coordinator has taken the
+// lead nevertheless.
 func TestLeadDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -200,7 +203,8 @@ func TestLeadDuringMerge(t *testing.T) {
 	}
 }
 
-// A server that is stopped during a merge leaves the run unchanged.
+// TestInterruptedMerge checks that a server that is stopped during a merge leaves the run
+// unchanged.
 func TestInterruptedMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

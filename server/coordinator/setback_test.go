@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestSetBack checks that a coordinator does not wait for times from a clock that was ahead.
+// TestSetBack checks that a coordinator does not wait until times from a clock that was ahead.
 func TestSetBack(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	k := newCoordinator(Config{Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }})

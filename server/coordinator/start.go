@@ -9,10 +9,9 @@ import (
 	"loadstar/server/terms"
 )
 
-// start trains a run's first weights on the server's data. It runs in the background,
-// because it can take hours and other runs must not wait. A repetition after an
-// interruption gives the same bits. Once the run has begun, the weights
-// are stored as version 0.
+// start trains a run's initial weights on the server's data. It runs in the background, because
+// it can take hours and other runs must not wait. Repeating it after an interruption gives
+// bit-identical results. Once the run has begun, the weights are stored as version 0.
 type start struct {
 	run string
 	// plan is the settled plan without the parts that depend on the fleet's size, because
@@ -24,9 +23,9 @@ type start struct {
 	err     error
 }
 
-// startWeights returns the shared weights from which a run starts, or nil if their training
-// is not complete. It begins the training, unless another run is being trained. An error
-// ends the run.
+// startWeights returns the initial shared weights of a run, or nil if their training is not
+// complete. It begins the training unless the initial weights of another run are being trained.
+// An error ends the run.
 func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time.Duration) ([]float32, error) {
 	p := *t.Plan
 	p.Schedule.Cohort = 0
@@ -67,7 +66,7 @@ func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time
 	}
 }
 
-// endStart stops and forgets the training of a run's first weights.
+// endStart stops the training of a run's initial weights, and discards its state.
 func (k *coordinator) endStart() {
 	if k.start != nil {
 		k.start.cancel()

@@ -10,8 +10,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// until runs the coordinator's turns until ok returns true. Training the first weights
-// takes real time.
+// until runs the coordinator until ok returns true. Training the initial weights takes real
+// time.
 func (s *site) until(what string, ok func() bool) {
 	s.Helper()
 	testkit.Eventually(s, what, func() bool {
@@ -24,9 +24,9 @@ func (s *site) until(what string, ok func() bool) {
 	})
 }
 
-// A run that starts on the server's data waits until its first weights are trained. Other
-// runs continue, and stopping the run stops the training. The weights are those trained on
-// the data.
+// TestStartOnServerData checks that a run that starts on the server's data waits until its
+// initial weights are trained. Other runs continue, and stopping the run stops the training.
+// Version 0 has the weights that were trained on the data.
 func TestStartOnServerData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

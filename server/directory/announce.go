@@ -42,19 +42,19 @@ func (r *Refused) add(name, reason string) {
 }
 
 const (
-	// announcedAtOnce limits the clients per transaction, so that other transactions can
-	// run in between. SQLite writes these in a few hundredths of a second.
+	// announcedAtOnce is the maximum number of clients per transaction, so that other
+	// transactions can run in between. SQLite writes this many in a few hundredths of a second.
 	announcedAtOnce = 256
-	// sameSkew is the largest change of a clock's skew that is not stored.
+	// sameSkew is the largest change in clock skew that is not stored.
 	sameSkew = time.Second
 )
 
-// Announce registers clients as hosted by an agent. It refuses clients that belong to
-// another agent, that are revoked, or that the agent's token does not allow. A client stays
-// with its agent, even a revoked one, until FreeClients. If the agent would have more than
-// Most clients, Announce stores nothing and returns sqlstore.ErrTooMany.
+// Announce registers clients as hosted by an agent. It refuses clients that belong to another
+// agent, are revoked, or are not allowed by the agent's token. A client stays with its agent,
+// even a revoked one, until FreeClients frees it. If the agent would have more than Most
+// clients, Announce stores nothing and returns sqlstore.ErrTooMany.
 //
-// Announce reads the ledger first and writes only differences, so a repeated announcement
+// Announce first reads the database and writes only differences, so a repeated announcement
 // costs no writes.
 func (d *Directory) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
 	defer sqlstore.Wrap(&err, "storing the clients of agent", a.Agent)
@@ -86,7 +86,7 @@ type difference struct {
 	adds    bool     // some clients are new
 }
 
-// announced compares an announcement with the ledger.
+// announced compares an announcement with the stored data.
 func (d *Directory) announced(ctx context.Context, a Announcement, inputs string) (diff difference, err error) {
 	var has AgentState
 	var pattern string
@@ -167,8 +167,8 @@ func (d *Directory) announced(ctx context.Context, a Announcement, inputs string
 	return diff, nil
 }
 
-// matches reports whether a pattern of path.Match is empty or matches a name. Tokens have
-// valid patterns only.
+// matches reports whether a pattern of path.Match is empty or matches a name. The patterns of
+// tokens are always valid.
 func matches(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return pattern == "" || err == nil && ok
@@ -181,8 +181,8 @@ func tooMany(a Announcement, has int) error {
 // announcePart writes new or changed clients. Another agent may have announced some of them
 // since the comparison.
 func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, diff difference, clients []string, inputs string, now time.Time, refused *Refused) error {
-	// The lock serializes an agent's announcements, so that together they respect the
-	// limit on its clients.
+	// The lock serialises an agent's announcements, so that together they respect the limit on
+	// its clients.
 	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+d.store.LockClause("UPDATE"), a.Agent); err != nil {
 		return err
 	}
@@ -226,8 +226,8 @@ func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announ
 	return nil
 }
 
-// announceAgent stores the agent's data about itself, and the number of its clients. The
-// audit log gets an event if the number has changed.
+// announceAgent stores the agent's data about itself, and the number of its clients. It adds an
+// event to the audit log if the number has changed.
 func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Announcement, before int64, now time.Time) error {
 	var skew sql.NullInt64
 	if a.Skew != nil {
@@ -244,7 +244,7 @@ func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Annou
 	err := tx.QueryRowContext(ctx, `UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = $1 AND c.revoked = 0), version = $2, skew = $3, generated = $4, protocol = $5
 		WHERE id = $1 RETURNING clients`, a.Agent, a.Version, skew, generated, a.Protocol).Scan(&clients)
 	if err != nil || clients == before || before == 0 {
-		return err // the log already has the join, and an event for each first announcement would double it
+		return err // the log already contains the join, which an event for the first announcement would only repeat
 	}
 	return d.log.Record(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
 }

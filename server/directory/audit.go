@@ -11,7 +11,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Event is an action of an operator or an agent, for the audit log.
+// Event is an action of an operator or agent that the audit log records.
 type Event struct {
 	ID      string    `json:"id"` // set by the ledger; sorts by time
 	At      time.Time `json:"time"`
@@ -47,14 +47,14 @@ func (g *Log) Record(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor,
 type AuditQuery struct {
 	// Before is the id of an event, or empty. Only older events are selected.
 	Before string
-	// After is the id of an event, a prefix of one, or empty. Only newer events are
-	// selected, and the oldest come first. An id contains the start time of its
-	// transaction, so an event can appear before one that was already read. Until excludes
-	// recent events, for which this can happen.
+	// After is the id of an event, a prefix of one, or empty. Only newer events are selected,
+	// and the oldest come first. An id contains the start time of its transaction, so an event
+	// can appear before one that was already read. Until excludes recent events, because only
+	// these can appear in this way.
 	After string
 	Until time.Time
-	// Actors and Actions select events with any of these actors and any of these actions.
-	// Both may be empty.
+	// Actors and Actions select events with one of these actors and one of these actions. An
+	// empty list selects all.
 	Actors, Actions []string
 	Limit           int
 }

@@ -10,9 +10,9 @@ import (
 
 // RenewCertificate stores the successor of the user's certificate with the given serial number.
 // The old one stays valid, because the user may never receive the new one. Both are revoked
-// together. Certificates that were replaced by earlier renewals become invalid now. Those of
-// local are an exception, because gateways may have them in their folders and would store them
-// again.
+// together. Certificates that were replaced by earlier renewals become invalid now.
+// Certificates of the user local are an exception, because gateways may have them in their
+// folders and would store them again.
 func (us *Users) RenewCertificate(ctx context.Context, old string, c Certificate, actor string) (err error) {
 	defer sqlstore.Wrap(&err, "renewing the certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -38,8 +38,8 @@ func (us *Users) RenewCertificate(ctx context.Context, old string, c Certificate
 	})
 }
 
-// renewals returns the serial numbers of a certificate and of all valid ones that it was renewed
-// from or to.
+// renewals returns the serial numbers of a certificate, and of all valid certificates that it
+// was renewed from or to.
 func renewals(ctx context.Context, tx *sqlstore.Txn, serial string) (all []string, err error) {
 	err = sqlstore.Query(ctx, tx, func(r *sql.Rows) error {
 		var s string

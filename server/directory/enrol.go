@@ -16,8 +16,8 @@ const ClockAhead = time.Hour
 // RevocationsStamp is the stamp that changes when an agent or client is revoked.
 const RevocationsStamp = "revocations"
 
-// Seen stores the time of the agents' last calls. It uses several short transactions,
-// so that others can run in between.
+// Seen stores the time of the agents' last calls. It uses several short transactions, so that
+// other transactions can run in between.
 func (d *Directory) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing which agents called")
 	// All transactions lock agents in byte order, so that concurrent calls cannot
@@ -73,7 +73,7 @@ func (d *Directory) RevokeClient(ctx context.Context, name, actor string, now ti
 
 func (d *Directory) revoke(ctx context.Context, what, name, actor string, now time.Time, agent, mark string, then ...string) error {
 	return d.store.Update(ctx, func(tx *sqlstore.Txn) error {
-		// Lock out transactions that add or count leases. Existing leases are withdrawn
+		// Lock out transactions that add leases or count results. Existing leases are withdrawn
 		// below, and later transactions see the revocation.
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+d.store.LockClause("UPDATE")); err != nil {
 			return err

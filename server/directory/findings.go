@@ -34,8 +34,8 @@ func setFindingsOf(ctx context.Context, tx *sqlstore.Txn, agent string, r Report
 	return setFindings(ctx, tx, r.Client, r.Findings)
 }
 
-// FindingsOf counts the clients of agents whose newest report has findings. Agents without one
-// are not in the result.
+// FindingsOf counts, for each agent, the clients whose newest report has findings. Agents
+// without such a client are not in the result.
 func (p *Reports) FindingsOf(ctx context.Context, agents []string) (count map[string]int64, err error) {
 	defer sqlstore.Wrap(&err, "counting findings")
 	count = map[string]int64{}
@@ -54,7 +54,8 @@ type FindingDay struct {
 	Day, Clients int64
 }
 
-// FindingsNow counts the clients that have each finding now, most frequent first. Day is 0.
+// FindingsNow returns the number of clients that currently have each finding, most frequent
+// first. Day is 0.
 func (p *Reports) FindingsNow(ctx context.Context) (all []FindingDay, err error) {
 	defer sqlstore.Wrap(&err, "reading findings")
 	err = sqlstore.Query(ctx, p.store.DB, func(r *sql.Rows) error {
@@ -66,8 +67,8 @@ func (p *Reports) FindingsNow(ctx context.Context) (all []FindingDay, err error)
 	return all, err
 }
 
-// FindingDays counts the clients with findings on the newest days with reports. It
-// sorts by day, newest first, and then by the number of clients.
+// FindingDays returns the number of clients with each finding on the newest days with reports.
+// It sorts by day, newest first, and then by number of clients.
 func (p *Reports) FindingDays(ctx context.Context, days int) (all []FindingDay, err error) {
 	defer sqlstore.Wrap(&err, "reading findings")
 	args := []any{days}

@@ -42,7 +42,7 @@ func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 // Clients returns clients in the order of their names.
 func (d *Directory) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading clients")
-	// Every form of the query starts from an index with few matching rows, or reads the names
+	// Every variant of the query starts from an index with few matching rows, or reads the names
 	// in order.
 	args := []any{q.After}
 	text := "SELECT " + clientColumns + " FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name > $1"
@@ -69,7 +69,7 @@ func (d *Directory) Client(ctx context.Context, name string) (c Client, err erro
 	return c, sqlstore.OrNotFound(err, "client "+name)
 }
 
-// AgentState is an agent with the data that it has announced.
+// AgentState is an agent and the data that it has announced.
 type AgentState struct {
 	Agent
 	Joined, Seen, Revoked time.Time
@@ -122,7 +122,8 @@ func (d *Directory) AgentStates(ctx context.Context, q AgentQuery) (all []AgentS
 	case q.Token != "":
 		text, args = part(" AND token = $3"), append(args, q.Token)
 	case q.Name != "":
-		// Use two queries with an index each, because OR would read all agents.
+		// Use two queries, each with its own index, because a condition with OR would read all
+		// agents.
 		text = "SELECT * FROM (" + part(" AND "+d.store.PrefixClause("name", q.Name, &args)) + ") AS named UNION SELECT * FROM (" +
 			part(" AND "+d.store.PrefixClause("id", q.Name, &args)) + ") AS identified ORDER BY id LIMIT $2"
 	}
@@ -141,7 +142,7 @@ func (d *Directory) AgentState(ctx context.Context, id string) (a AgentState, er
 	return a, sqlstore.OrNotFound(err, "agent "+id)
 }
 
-// FleetCounts contains numbers of agents and clients.
+// FleetCounts holds the numbers of agents and clients in the fleet.
 type FleetCounts struct {
 	Agents, Clients int64 // only those that are not revoked
 	Quiet           int64 // agents that were not seen since a given time
@@ -163,7 +164,7 @@ func (d *Directory) CountFleet(ctx context.Context, quiet, expiring time.Time) (
 	return c, err
 }
 
-// AgentVersions counts the agents that are not revoked by the version of their program.
+// AgentVersions returns the number of unrevoked agents for each version of the agent's program.
 func (d *Directory) AgentVersions(ctx context.Context) (all map[string]int64, err error) {
 	defer sqlstore.Wrap(&err, "reading the versions of agents")
 	all = map[string]int64{}

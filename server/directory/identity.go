@@ -14,7 +14,7 @@ import (
 type Agent struct {
 	ID, Name string
 	Expires  time.Time // expiry of the agent's certificate
-	// Credential is the certificate. It is empty if unknown.
+	// Credential identifies the agent's certificate. It is empty if unknown.
 	Credential Credential
 }
 
@@ -87,8 +87,8 @@ type Caller struct {
 	previous, pending string     // serial numbers of the previous certificate and of one that is not used yet
 }
 
-// Uses reports whether the agent may call with a certificate until it is revoked or uses another
-// one, and hosts clients.
+// Uses reports whether the agent hosts clients, and may call with a certificate until the agent
+// is revoked or uses another certificate.
 func (c Caller) Uses(serial string) bool {
 	return c.used.Serial == serial && c.Hosts && !c.Revoked && !c.Copied
 }
@@ -123,9 +123,9 @@ func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, erro
 	return all, err
 }
 
-// CredentialState tells which of an agent's certificates a call presents. An agent renews
-// with the certificate that it used last, so its certificates form a chain. A caller with
-// a certificate outside this chain has a copy of the agent's files.
+// CredentialState classifies the certificate that a call presents. An agent renews with the
+// certificate that it used last, so its certificates form a chain. A certificate outside this
+// chain shows that the agent's files were copied.
 type CredentialState int
 
 const (
@@ -136,13 +136,13 @@ const (
 	// Replaced means that the certificate was in use until recently. A call that began with
 	// it may still be in progress.
 	Replaced
-	// Copied means that the certificate was replaced long ago, or was issued in parallel to
+	// Copied means that the certificate was replaced long ago, or was issued in parallel with
 	// the one in use.
 	Copied
 )
 
-// replacedFor is how long calls with the previous certificate are accepted. It is longer
-// than the server's limit for a call.
+// replacedFor is the time for which calls with the previous certificate are accepted. It is
+// longer than the server's limit for a call.
 const replacedFor = 15 * time.Minute
 
 // Credential returns the state of the certificate that a call presents.
@@ -192,8 +192,8 @@ func (d *Directory) Switch(ctx context.Context, c Caller, to Credential, now tim
 	return n > 0, err
 }
 
-// NoteCopy stores that two machines were seen with an agent's identity. Only the first time
-// is stored.
+// NoteCopy records that two machines were seen with an agent's identity. Only the first
+// sighting is stored.
 func (d *Directory) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
 	defer sqlstore.Wrap(&err, "storing that the identity was copied of agent", c.ID)
 	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {

@@ -8,14 +8,14 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// identities is an agent whose certificates a test issues and presents.
+// identities represents an agent whose certificates a test issues and presents.
 type identities struct {
 	*testing.T
 	l   *database
 	now time.Time
 }
 
-// cert returns the certificate with a serial number, which is issued now.
+// cert returns a certificate with a serial number that is issued now.
 func (x *identities) cert(serial string) Credential { return Credential{serial, x.now} }
 
 // renew issues a certificate to the agent.
@@ -46,8 +46,8 @@ func (x *identities) shows(c Credential, want CredentialState) {
 	}
 }
 
-// An honest agent is never mistaken for a copy, and a copy is detected at the latest when
-// one of the two machines renews.
+// TestCredentials checks that an honest agent is never mistaken for a copy, and that a copy is
+// detected, at the latest when one of the two machines renews its certificate.
 func TestCredentials(t *testing.T) {
 	for what, test := range map[string]func(x *identities, first Credential){
 		"a renewal": func(x *identities, first Credential) {

@@ -12,16 +12,15 @@ import (
 // IssuerCount counts the certificates of one issuer.
 type IssuerCount struct {
 	// Agents is the number of unrevoked agents whose last used certificate is from the issuer.
-	// Expired is the number of these agents whose certificate has expired.
+	// Expired is the number of these agents with an expired certificate.
 	Agents, Expired int64
-	// Certificates is the number of users' certificates that are neither revoked nor expired
-	// nor renewed. It omits those of local, because each gateway renews its own certificate.
+	// Certificates is the number of users' certificates that are neither revoked nor expired nor
+	// renewed. It omits certificates of the user local, because each gateway renews its own.
 	Certificates int64
 }
 
-// CountIssuers counts certificates by issuer. An issuer's id is a prefix of its serial
-// numbers. The count of all other issuers has an empty id. CountIssuers reads all agents
-// once.
+// CountIssuers counts certificates by issuer. An issuer's id is a prefix of its serial numbers.
+// The count for all other issuers has an empty id. CountIssuers reads all agents once.
 func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Time) (all map[string]IssuerCount, err error) {
 	defer sqlstore.Wrap(&err, "counting the certificates of issuers")
 	args := []any{sqlstore.ToMillis(now)}
@@ -33,7 +32,8 @@ func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Tim
 	}
 	which = append(which, other)
 	counts := make([]IssuerCount, len(which))
-	// There are at most two issuers. Unlike groups, sums need no sorting.
+	// There are at most two issuers, so use a sum for each one, because sums need no sorting,
+	// unlike GROUP BY.
 	var agents, certificates []string
 	var intoAgents, intoCertificates []any
 	for i, w := range which {

@@ -11,7 +11,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TestCountIssuers counts the agents and certificates of issuers by the beginnings of their
+// TestCountIssuers counts the agents and certificates of issuers by the prefixes of their
 // serial numbers.
 func TestCountIssuers(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
@@ -35,7 +35,7 @@ func TestCountIssuers(t *testing.T) {
 		}
 		count(t0, "{2 1 2} {1 0 1} {2 0 1} 3")
 		count(after(90*time.Second), "{2 2 1} {1 0 1} {2 0 1} 3")
-		// A certificate that was renewed counts for its new issuer only.
+		// A certificate that was renewed counts only for its new issuer.
 		testkit.Must(t, l.Users.RenewCertificate(ctx, "aaaa1002", Certificate{Serial: "bbbb1002", User: "anna", Issued: after(time.Second), Expires: after(2 * time.Minute)}, "anna"))
 		count(after(90*time.Second), "{2 2 0} {1 0 2} {2 0 1} 3")
 		none, err := l.Directory.CountIssuers(ctx, nil, t0)

@@ -21,7 +21,7 @@ var t0 = time.UnixMilli(1_700_000_000_000)
 // after returns t0 plus d.
 func after(d time.Duration) time.Time { return t0.Add(d) }
 
-// database contains everything in a new database.
+// database gives access to everything in a new database.
 type database struct {
 	Directory *Directory
 	Users     *Users

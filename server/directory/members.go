@@ -11,14 +11,15 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Filter selects clients among those that are not revoked. Empty fields select all.
+// Filter selects clients that are not revoked. Empty fields select all.
 type Filter struct {
 	Seen   time.Time     // their agents were seen at this time or later
 	Inputs []string      // inputs, all of which they have
 	Step   time.Duration // interval of their readings
 }
 
-// Selects returns a condition on clients c and agents a. It adds its arguments to args.
+// Selects returns an SQL condition on the tables clients, as c, and agents, as a. It adds its
+// arguments to args.
 func (d *Directory) Selects(f Filter, args *[]any) string {
 	text := "c.revoked = 0 AND a.revoked = 0"
 	add := func(condition string, arg any) {
@@ -41,7 +42,7 @@ func (d *Directory) Selects(f Filter, args *[]any) string {
 	return text
 }
 
-// Kind is a number of clients with the same inputs and the same interval.
+// Kind describes the clients that have the same inputs and the same interval.
 type Kind struct {
 	Inputs    []string
 	Step      time.Duration
@@ -49,7 +50,8 @@ type Kind struct {
 	Generated bool // an agent has synthetic readings
 }
 
-// maxKinds limits the kinds of clients, because every agent can invent some.
+// maxKinds is the maximum number of kinds of clients that are returned, because every agent can
+// invent kinds.
 const maxKinds = 1000
 
 // Kinds returns the kinds of the clients whose agents were seen since the given time, most
@@ -118,8 +120,8 @@ func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
 	return sqlstore.FromMillis(ms), err
 }
 
-// LackingIn returns up to limit clients, in the order of their names, whose agents were seen
-// recently enough for a filter but which the filter does not select.
+// LackingIn returns up to limit clients that a filter does not select although their agents
+// were seen recently enough, in the order of their names.
 func (d *Directory) LackingIn(ctx context.Context, q sqlstore.Querier, f Filter, limit int) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading the clients that lack something")
 	var args []any

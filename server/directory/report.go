@@ -12,7 +12,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Report is a client's report on its forecasts of a day.
+// Report is a client's report on its forecasts, as of one day.
 type Report struct {
 	Client  string
 	Day     int64  // days since 1970-01-01, UTC
@@ -21,7 +21,7 @@ type Report struct {
 	Release                         string  // id, or empty
 	RelativeMAE, Coverage, Fallback float64 // Fallback is the share of rows that are not from the client's model
 	Drift, WantsRound               bool
-	// Findings are known codes of problems in the readings.
+	// Findings are codes, from a known list, of problems in the readings.
 	Findings []string
 	// Interim means that the report is between two weekly ones, and only its findings count.
 	Interim bool
@@ -36,11 +36,10 @@ func NewReports(s *sqlstore.Store) *Reports { return &Reports{s} }
 // reportDaysKept is the number of days for which histograms of reports are stored.
 const reportDaysKept = 90
 
-// Today returns the number of a day.
+// Today returns the number of the day that contains now.
 func Today(now time.Time) int64 { return now.Unix() / (24 * 3600) }
 
-// histogram describes the buckets of a metric. The last bucket also contains all larger
-// values.
+// histogram describes the buckets of a metric. The last bucket also counts all larger values.
 type histogram struct {
 	width float64
 	last  int64
@@ -106,10 +105,10 @@ func (r *Report) cells() []cell {
 	return all
 }
 
-// AddReports stores reports of an agent's clients and counts them in the histograms of
-// their days. It ignores reports of other agents' clients, reports that are not newer
-// than the stored one, and reports of days that are too old. So a report that is sent
-// twice counts once. If pending is set, the reports must be sent to the hub.
+// AddReports stores reports of an agent's clients and counts them in the histograms of their
+// days. It ignores reports of other agents' clients, reports that are not newer than the stored
+// one, and reports for days that are too old. A report that is sent twice therefore counts
+// once. If pending is set, the reports must be sent to the hub.
 func (p *Reports) AddReports(ctx context.Context, agent string, all []Report, pending bool, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing reports of agent", agent)
 	all = slices.Clone(all)
@@ -164,7 +163,7 @@ func compareCells(a, b cell) int {
 	return cmp.Or(cmp.Compare(a.day, b.day), cmp.Compare(a.release, b.release), cmp.Compare(a.metric, b.metric), cmp.Compare(a.bucket, b.bucket))
 }
 
-// DropOldReports deletes the histograms of days that are too old.
+// DropOldReports deletes the histograms of days that are no longer kept.
 func (p *Reports) DropOldReports(ctx context.Context, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "deleting old reports")
 	return p.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -183,8 +182,8 @@ type ReportDay struct {
 	RelativeMAE, Coverage, Fallback float64 // medians
 }
 
-// ReportDays summarises the reports of the newest days with reports, newest first. It
-// includes the clients with a release, or all clients if release is empty.
+// ReportDays summarises the reports of the newest days with reports, newest first. It includes
+// the clients that use the given release, or all clients if release is empty.
 func (p *Reports) ReportDays(ctx context.Context, release string, days int) (all []ReportDay, err error) {
 	defer sqlstore.Wrap(&err, "reading reports")
 	var buckets map[string]map[int64]int64
@@ -234,7 +233,7 @@ func (p *Reports) ReportDays(ctx context.Context, release string, days int) (all
 	return all, err
 }
 
-// Reports returns the newest reports of clients, as messages by client.
+// Reports returns the message of each client's newest report, by client.
 func (p *Reports) Reports(ctx context.Context, clients []string) (all map[string][]byte, err error) {
 	defer sqlstore.Wrap(&err, "reading reports")
 	all = map[string][]byte{}

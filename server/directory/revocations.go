@@ -22,7 +22,8 @@ const (
 )
 
 // Revocations returns the events since a time that a restored ledger must not undo, oldest
-// first. It starts after the event with the given id.
+// first. If after is not empty, it is the id of an event, and only newer events are returned,
+// whatever the time.
 func (d *Directory) Revocations(ctx context.Context, since time.Time, after string, limit int) ([]Event, error) {
 	if after == "" {
 		after = fmt.Sprintf("%016x", max(sqlstore.ToMillis(since), 0))
@@ -30,8 +31,8 @@ func (d *Directory) Revocations(ctx context.Context, since time.Time, after stri
 	return d.log.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
 }
 
-// restoredBy is the actor of repeated revocations. Revoked clients that the ledger does
-// not know belong to an agent of this name.
+// restoredBy is the actor of repeated revocations. Revoked clients that the ledger does not
+// contain are assigned to an agent of this name.
 const restoredBy = "server"
 
 // Reapply repeats revocations that the ledger lacks because it was restored from an older
@@ -66,7 +67,7 @@ func (d *Directory) Reapply(ctx context.Context, events []Event, now time.Time) 
 		switch err := d.reapply(ctx, e, now); {
 		case err == nil:
 			n++
-		case !errors.Is(err, sqlstore.ErrNotFound) && !errors.Is(err, sqlstore.ErrRefused): // the action was done already, or there is nothing to do
+		case !errors.Is(err, sqlstore.ErrNotFound) && !errors.Is(err, sqlstore.ErrRefused): // the action has already been done, or there is nothing to do
 			return n, err
 		}
 	}
@@ -123,8 +124,8 @@ func (d *Directory) auditRestored(ctx context.Context, tx *sqlstore.Txn, now tim
 	return d.log.Record(ctx, tx, now, restoredBy, action, subject, "not known; revoked after the backup from which the ledger was restored")
 }
 
-// RevokeTokens revokes all tokens with which agents could still join. After a restore,
-// their uses since the backup are unknown.
+// RevokeTokens revokes all tokens with which agents could still join. After a restore, it is
+// unknown how often they have been used since the backup.
 func (d *Directory) RevokeTokens(ctx context.Context, actor string, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "revoking tokens")
 	var ids []string

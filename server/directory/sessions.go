@@ -18,8 +18,8 @@ func scanSession(scan func(...any) error, more ...any) (s Session, err error) {
 	return s, err
 }
 
-// SessionOf returns the session with a cookie's hash and its user's role. It returns
-// sqlstore.ErrNotFound if there is no such session or it has expired.
+// SessionOf returns the session whose cookie has the given hash, and the role of its user. It
+// returns sqlstore.ErrNotFound if there is no such session or it has expired.
 func (us *Users) SessionOf(ctx context.Context, hash []byte, now time.Time) (s Session, role string, err error) {
 	defer sqlstore.Wrap(&err, "looking up a session")
 	s, err = scanSession(us.store.DB.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
@@ -47,8 +47,8 @@ func (us *Users) Sessions(ctx context.Context, user string, limit int, now time.
 	return all, err
 }
 
-// EndSession ends a session, and the user's login links, because the thief of a session may
-// have created some. It returns sqlstore.ErrNotFound if the session has already ended.
+// EndSession ends a session and deletes the user's login links, because the thief of a session
+// may have created some. It returns sqlstore.ErrNotFound if the session has already ended.
 func (us *Users) EndSession(ctx context.Context, id, actor string, now time.Time) error {
 	return us.endSession(ctx, id, actor, now, true)
 }
@@ -75,7 +75,7 @@ func (us *Users) endSession(ctx context.Context, id, actor string, now time.Time
 	})
 }
 
-// Certificate is an operator's certificate.
+// Certificate is a user's certificate.
 type Certificate struct {
 	Serial, User    string
 	Issued, Expires time.Time
@@ -91,9 +91,9 @@ func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err e
 	return c, err
 }
 
-// AddCertificate stores an issued certificate. Certificates that are not stored are
-// refused. It returns sqlstore.ErrRefused if the user has too many certificates or
-// cannot have one.
+// AddCertificate stores an issued certificate. The server refuses certificates that are not
+// stored. It returns sqlstore.ErrRefused if the user has too many certificates or cannot have
+// one.
 func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
 	defer sqlstore.Wrap(&err, "storing a certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -107,8 +107,8 @@ func (us *Users) AddCertificate(ctx context.Context, c Certificate, actor string
 		if err := expireCertificates(ctx, tx, c.Issued); err != nil {
 			return err
 		}
-		// Revoked certificates of named users need not be stored, because an unknown
-		// certificate is refused too. Those of local must be stored (see RecordLocal).
+		// Revoked certificates of named users need not be stored, because an unknown certificate
+		// is refused too. Those of the user local must be stored (see RecordLocal).
 		if u.Source != SourceServer {
 			_, err = tx.ExecContext(ctx, `DELETE FROM certificates WHERE person = $1 AND revoked <> 0 AND serial NOT IN
 				(SELECT serial FROM certificates WHERE person = $1 AND revoked <> 0 ORDER BY revoked DESC, serial LIMIT $2)`, c.User, maxUserCertificates)
@@ -140,8 +140,8 @@ func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) err
 	return err
 }
 
-// RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless
-// it is stored already. It never makes a revoked certificate valid again. Beyond the limit,
+// RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless it
+// is stored already. It never makes a revoked certificate valid again. If there are too many,
 // the oldest certificate of local becomes invalid, because a gateway must be able to start.
 func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
@@ -168,8 +168,8 @@ func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) 
 	})
 }
 
-// CertificateOf returns the certificate with a serial number and its user's role. It returns
-// sqlstore.ErrNotFound if the server has not issued it or the user was removed.
+// CertificateOf returns the certificate with a serial number, and the role of its user. It
+// returns sqlstore.ErrNotFound if the server has not issued it or the user was removed.
 func (us *Users) CertificateOf(ctx context.Context, serial string) (c Certificate, role string, err error) {
 	defer sqlstore.Wrap(&err, "looking up certificate", serial)
 	c, err = scanCertificate(us.store.DB.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
@@ -189,8 +189,9 @@ func (us *Users) UserCertificates(ctx context.Context, limit int, now time.Time)
 }
 
 // RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
-// codes, because a thief of the key may have opened some. It also refuses the certificates from or to
-// which this one was renewed. The serial number may be a prefix that only one valid certificate has.
+// codes, because a thief of the key may have created some. It also refuses the certificates
+// that this one was renewed from or to. Exactly one valid certificate's serial number must
+// begin with the prefix.
 func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer sqlstore.Wrap(&err, "revoking certificate", prefix)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -210,7 +211,7 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		}
 		c = found[0]
 		c.Revoked = now
-		// Lock the user first, like all code that adds sessions or certificates.
+		// Lock the user first, as all code does that adds sessions or certificates.
 		if _, err := us.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}

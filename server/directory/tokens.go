@@ -33,8 +33,8 @@ func scanToken(scan func(...any) error) (t Token, err error) {
 	return t, err
 }
 
-// TokenID returns a token's displayed name. It is a prefix of the hash, so it gives no
-// access.
+// TokenID returns the id under which a token is displayed. It is a prefix of the token's hash,
+// so it gives no access.
 func TokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
 
 // AddToken adds a token with which t.Uses agents can join until it expires.
@@ -81,8 +81,8 @@ func (d *Directory) Tokens(ctx context.Context, after string, limit int) (all []
 	return all, err
 }
 
-// RevokeToken refuses all further joins with a token. Exactly one unrevoked token's id must
-// begin with the prefix.
+// RevokeToken revokes a token, so that nobody can join with it any more. Exactly one unrevoked
+// token's id must begin with the prefix.
 func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
 	defer sqlstore.Wrap(&err, "revoking token", prefix)
 	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -112,15 +112,15 @@ func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now t
 	return t, err
 }
 
-// CheckToken returns sqlstore.ErrRefused with the reason if no agent can join with a token. It
+// CheckToken returns sqlstore.ErrRefused with the reason if agents cannot join with a token. It
 // writes nothing, so a stranger's wrong token costs little.
 func (d *Directory) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "looking up a token")
 	return usable(d.store.DB.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
 }
 
-// usable returns the reason why a token cannot be used, or nil. Strangers cannot learn the
-// reason, because only the holder of the token can ask.
+// usable returns an error with the reason why a token cannot be used, or nil. Strangers cannot
+// learn the reason, because only the holder of the token can ask.
 func usable(row *sql.Row, now time.Time) error {
 	t, err := scanToken(row.Scan)
 	const form = "2006-01-02 15:04 MST"
@@ -141,7 +141,7 @@ func usable(row *sql.Row, now time.Time) error {
 	return nil
 }
 
-// useToken uses a token once.
+// useToken counts one use of a token.
 func useToken(ctx context.Context, tx *sqlstore.Txn, hash []byte, now time.Time) (Token, error) {
 	t, err := scanToken(tx.QueryRowContext(ctx, `UPDATE tokens SET uses = uses - 1, joined = joined + 1, used = $2
 		WHERE hash = $1 AND uses > 0 AND expires > $2 AND revoked = 0 RETURNING `+tokenColumns, hash, sqlstore.ToMillis(now)).Scan)

@@ -12,7 +12,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Where users come from.
+// The sources of users.
 const (
 	SourceServer = "server" // the user local, whose certificate the server writes
 	SourceAdmin  = "admin"  // an admin added the user
@@ -38,7 +38,7 @@ type User struct {
 	Created time.Time
 }
 
-// Session is a browser that a user has signed in.
+// Session is a browser that is signed in as a user.
 type Session struct {
 	ID, User, Via    string
 	Created, Expires time.Time
@@ -54,8 +54,8 @@ type Users struct {
 // NewUsers returns the users in a database.
 func NewUsers(s *sqlstore.Store, log *Log) *Users { return &Users{s, log} }
 
-// lockUsers makes transactions that change users wait for each other. The user local always
-// exists.
+// lockUsers makes transactions that change users wait for each other. It locks the user local,
+// who always exists.
 func (us *Users) lockUsers(ctx context.Context, tx *sqlstore.Txn) error {
 	_, err := tx.ExecContext(ctx, "SELECT 1 FROM users WHERE name = $1"+us.store.LockClause("UPDATE"), LocalUser)
 	return err
@@ -95,9 +95,8 @@ func (us *Users) Users(ctx context.Context) (all []User, err error) {
 	return all, err
 }
 
-// PutUser adds a user or changes a user's role. It refuses to change the role of local, so
-// that an admin always exists. It also refuses to change a role that an OIDC provider
-// decides.
+// PutUser adds a user or changes a user's role. It refuses to change the role of local, so that
+// an admin always exists, and a role that an OIDC provider determines.
 func (us *Users) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
 	defer sqlstore.Wrap(&err, "storing user", name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -213,15 +212,15 @@ func (us *Users) AddLogin(ctx context.Context, hash []byte, user string, expires
 	})
 }
 
-// UseLogin uses up a login code and adds a session with the given cookie's hash. It returns
-// sqlstore.ErrRefused if the code is unknown, used or expired. actorOf returns the name of a user for
-// the audit log.
+// UseLogin uses up a login code, and adds a session whose cookie has the given hash. It returns
+// sqlstore.ErrRefused if the code is unknown, used or expired. actorOf returns the name of a
+// user for the audit log.
 func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "using a login code")
 	const where = "FROM logins WHERE hash = $1 AND expires > $2"
 	refused := fmt.Errorf("the login link was already used, or it has expired, or a newer one has replaced it; get a new one with 'loadstar user login' or from an admin: %w", sqlstore.ErrRefused)
 	var user string
-	// Strangers can send codes, so do not take the lock for writing before the code is found.
+	// Strangers can send codes, so do not take the write lock before the code is found.
 	err = us.store.DB.QueryRowContext(ctx, "SELECT person "+where, code, sqlstore.ToMillis(now)).Scan(&user)
 	if errors.Is(err, sql.ErrNoRows) {
 		return s, refused
@@ -252,8 +251,8 @@ func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 }
 
 // SignIn adds a session of a user of an OIDC provider, and adds the user the first time. The
-// provider decides the role at each sign-in. SignIn finds the user by subject. If another
-// user already has the name, the user gets the name spare.
+// provider determines the role at each sign-in. SignIn finds the user by subject. If another
+// user already has the name, the new user gets the name spare.
 func (us *Users) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "signing in", u.Name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -303,8 +302,8 @@ func freeName(ctx context.Context, tx *sqlstore.Txn, names ...string) (string, e
 	return "", fmt.Errorf("there is already a user %s: %w", strings.Join(names, ", and a user "), sqlstore.ErrRefused)
 }
 
-// forgetExternal removes users of an OIDC provider without a session if the number of users
-// is near the limit. They are added again when they sign in.
+// forgetExternal removes OIDC users who have no session if the number of users is near the
+// limit. They are added again when they sign in.
 func forgetExternal(ctx context.Context, tx *sqlstore.Txn, now time.Time) error {
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users").Scan(&n); err != nil || n < maxUsers-maxUsers/10 {

@@ -15,7 +15,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// hashed returns a hash that stands for a secret.
+// hashed returns the hash of a secret.
 func hashed(secret string) []byte {
 	h := sha256.Sum256([]byte(secret))
 	return h[:]
@@ -23,7 +23,7 @@ func hashed(secret string) []byte {
 
 func actorOf(user string) string { return "user " + user + " via web" }
 
-// signedIn adds a session of a user by a login code.
+// signedIn adds a session of a user by means of a login code.
 func signedIn(t pgtest.T, l *database, user, cookie string, now time.Time) Session {
 	t.Helper()
 	testkit.Must(t, l.Users.AddLogin(context.Background(), hashed("code of "+cookie), user, now.Add(time.Minute), "admin", now))
@@ -71,7 +71,7 @@ func TestUsers(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrRefused)
 		wantIs(t, l.Users.RemoveUser(ctx, LocalUser, "admin", t0), sqlstore.ErrRefused)
 		wantIs(t, l.Users.RemoveUser(ctx, "nobody", "admin", t0), sqlstore.ErrNotFound)
-		// Removing a user removes everything that belongs to it.
+		// Removing a user removes everything that belongs to the user.
 		signedIn(t, l, "anna", "cookie", t0)
 		testkit.Must(t, l.Users.AddLogin(ctx, hashed("code"), "anna", after(time.Minute), "admin", t0))
 		testkit.Must(t, l.Users.AddCertificate(ctx, Certificate{Serial: "5e", User: "anna", Issued: t0, Expires: after(time.Hour)}, "admin"))
@@ -94,7 +94,7 @@ func TestUsersLimit(t *testing.T) {
 		testkit.Must(t, err)
 		_, err = l.Users.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
 		wantIs(t, err, sqlstore.ErrRefused)
-		// Users of a provider who have no session are removed to make room for others.
+		// Users of a provider without a session are removed to make room for others.
 		_, err = l.Users.SignIn(ctx, User{Name: "oidc:anna", Role: "viewer", Subject: "1"}, "spare", hashed("cookie"), time.Hour, actorOf, t0)
 		testkit.Must(t, err)
 		_, err = l.Users.PutUser(ctx, "one-too-many", "viewer", "admin", t0)
@@ -150,7 +150,7 @@ func TestLogins(t *testing.T) {
 		all, err = l.Users.Sessions(ctx, "", 100, after(time.Minute))
 		testkit.Must(t, err)
 		pgtest.Equal(t, "newest first", fmt.Sprint(len(all), all[0].User), fmt.Sprint(maxSessions+1, "local"))
-		// An ended session does not exist any more.
+		// A session that has ended no longer exists.
 		testkit.Must(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)))
 		wantIs(t, l.Users.EndSession(ctx, all[0].ID, "admin", after(time.Minute)), sqlstore.ErrNotFound)
 		_, _, err = l.Users.SessionOf(ctx, hashed("local's"), after(time.Minute))
@@ -165,7 +165,7 @@ func TestLogins(t *testing.T) {
 	})
 }
 
-// Of many concurrent uses of a code, one succeeds.
+// TestLoginOnce checks that exactly one of many concurrent uses of a code succeeds.
 func TestLoginOnce(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -266,8 +266,8 @@ func TestCertificates(t *testing.T) {
 		wantIs(t, err, sqlstore.ErrNotFound)
 		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid one
 		testkit.Must(t, err)
-		// A user may have a limited number of certificates, which decreases by revocation and
-		// expiry.
+		// The number of a user's certificates is limited. Revoked and expired certificates do not
+		// count.
 		for i := range maxUserCertificates {
 			testkit.Must(t, add(fmt.Sprintf("bb%02d", i), time.Duration(i+1)*time.Minute))
 		}
@@ -290,8 +290,8 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// A gateway can always record its certificate, a revoked certificate stays revoked, and the
-// newest certificates of local are accepted.
+// TestRecordLocal checks that a gateway can always record its certificate, that a revoked
+// certificate stays revoked, and that the newest certificates of the user local are accepted.
 func TestRecordLocal(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()

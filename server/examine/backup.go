@@ -13,10 +13,11 @@ import (
 	"loadstar/server/pki"
 )
 
-// backupFile contains the outcome of the newest backup, in the server's folder.
+// backupFile is the name of a file in the server's folder that contains the outcome of the
+// newest backup.
 const backupFile = "backup.json"
 
-// Backup is the outcome of the newest successful backup, and of a later failed one.
+// Backup describes the newest successful backup, and the newest failed one if it is later.
 type Backup struct {
 	At    time.Time `json:"at"` // zero if none has succeeded
 	File  string    `json:"file,omitempty"`
@@ -26,8 +27,8 @@ type Backup struct {
 	FailedAt time.Time `json:"failed_at,omitzero"`
 }
 
-// RecordBackup records the outcome of a backup for the running server and for doctor. A
-// failed backup keeps the record of the newest successful one.
+// RecordBackup records the outcome of a backup for the running server and for doctor. After a
+// failed backup, the record of the newest successful one remains.
 func RecordBackup(dir string, b Backup) error {
 	if b.Failed != "" {
 		before, err := LastBackup(dir)
@@ -74,7 +75,8 @@ func (c *Config) backup(all *finding.List) {
 	}
 }
 
-// isNew reports whether a server's certificate authority is too new for a missing backup to matter.
+// isNew reports whether a server's certificate authority is so new that a missing backup does
+// not matter.
 func (c *Config) isNew() bool {
 	if c.PKI == "" {
 		return false

@@ -1,6 +1,6 @@
 // Package examine checks a server: the settings of its stores, and the state of its stores,
 // disks, clock, certificates, backups and agents. A server runs the checks when it starts and
-// every minute. 'loadstar doctor' runs them on demand.
+// then every minute, and 'loadstar doctor' runs them on demand.
 package examine
 
 import (
@@ -26,7 +26,8 @@ import (
 
 // Config describes what to examine. Parts that are nil or empty are skipped.
 type Config struct {
-	// Dir is the server's folder, and BlobsDir the folder of the blobs if they are files.
+	// Dir is the server's folder, and BlobsDir the folder of the blobs if they are stored in
+	// files.
 	Dir, BlobsDir string
 	// PKI is the folder of the certificate authority. Operator is the folder of the
 	// local operator's credentials.
@@ -47,7 +48,7 @@ const (
 	issuerWarning   = 180 * 24 * time.Hour
 	rootWarning     = 365 * 24 * time.Hour
 	agentWarning    = 24 * time.Hour
-	// backupWarning is the age at which a backup is too old. The timer makes a backup every
+	// backupWarning is the age at which a backup is too old. Backups are normally made every
 	// hour.
 	backupWarning = 3 * time.Hour
 )
@@ -93,7 +94,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 	return all
 }
 
-// folder is a folder with data of the server.
+// folder is a folder with data of the server, and its description.
 type folder struct{ name, dir string }
 
 // folders returns the folders with the server's data, except those inside another one.
@@ -116,7 +117,7 @@ func (c *Config) folders() (all []folder) {
 	return all
 }
 
-// within reports whether the folder inner is outer or below it.
+// within reports whether the folder inner is outer or is below it.
 func within(outer, inner string) bool {
 	inside, err := filepath.Rel(outer, inner)
 	return err == nil && filepath.IsLocal(inside)
@@ -224,7 +225,7 @@ func (c *Config) readings(ctx context.Context, all *finding.List) {
 	all.Warn("clients' readings", "see loadstar fleet list --findings, and the pages of these agents", "clients report faulty meters: %s", strings.Join(some, ", "))
 }
 
-// versions compares the versions of agents with that of this program.
+// versions compares the agents' versions with this program's version.
 func (c *Config) versions(ctx context.Context, all *finding.List) {
 	seen, err := c.Ledger.Directory.AgentVersions(ctx)
 	if err != nil || c.Version == "" || len(seen) == 0 {
@@ -251,7 +252,7 @@ func probe(ctx context.Context, s blob.Store) error {
 	if err != nil {
 		host = "unnamed"
 	}
-	// The text is unique, because the probe must not delete a blob that is in use.
+	// The content is unique, because the probe must not delete a blob that is in use.
 	hash, err := s.Put(ctx, fmt.Appendf(nil, "probe of %s, process %d, at %d", host, os.Getpid(), time.Now().UnixNano()))
 	if err != nil {
 		return err

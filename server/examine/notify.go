@@ -15,7 +15,7 @@ import (
 	"loadstar/internal/finding"
 )
 
-// Notifier sends findings and their end to people without Prometheus.
+// Notifier notifies people who do not use Prometheus when findings begin and end.
 type Notifier struct {
 	address string
 	ntfy    bool
@@ -29,8 +29,8 @@ type Notifier struct {
 
 const notifyFor = 10 * time.Second
 
-// NewNotifier returns a notifier for an address. It sends JSON to https://…, and ntfy's format
-// to ntfy:https://….
+// NewNotifier returns a notifier for an address. For an address https://…, it sends JSON, and
+// for ntfy:https://…, messages in the format of ntfy.
 func NewNotifier(address string) (*Notifier, error) {
 	n := &Notifier{told: map[string]finding.Level{}, before: map[string]finding.Level{}}
 	n.address, n.ntfy = strings.CutPrefix(address, "ntfy:")
@@ -40,8 +40,8 @@ func NewNotifier(address string) (*Notifier, error) {
 	return n, nil
 }
 
-// note sends a new failure at once, a new warning after two examinations, and the end of each.
-// If sending fails, the next examination tries again.
+// note sends a notification of a new failure at once, of a new warning after two examinations,
+// and of the end of each. If sending fails, it tries again after the next examination.
 func (n *Notifier) note(ctx context.Context, all finding.List) {
 	for _, f := range all {
 		before := n.before[f.Check]
@@ -60,7 +60,7 @@ func (n *Notifier) note(ctx context.Context, all finding.List) {
 	}
 }
 
-// message is the JSON of a webhook.
+// message is the JSON that a webhook receives.
 type message struct {
 	Alert   string        `json:"alert"`
 	Check   string        `json:"check"`

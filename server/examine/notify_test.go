@@ -13,8 +13,8 @@ import (
 	"loadstar/internal/finding"
 )
 
-// TestNotify checks when notifications are sent, in both formats, and that a failed one is sent
-// again.
+// TestNotify checks when notifications are sent, in both formats, and that a notification is
+// sent again if sending fails.
 func TestNotify(t *testing.T) {
 	var got []string
 	fails := false

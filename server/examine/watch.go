@@ -19,8 +19,8 @@ import (
 const (
 	// every is the time between two examinations of a running server.
 	every = time.Minute
-	// longest is the time limit of an examination, because a hanging store must not stop the
-	// checks of the others.
+	// longest is the time limit of an examination, because a store that hangs must not prevent
+	// the checks of other stores.
 	longest = 45 * time.Second
 	// checkEvery is the time between two checks of a SQLite ledger for damage, which read
 	// the whole file.
@@ -55,7 +55,7 @@ func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-// Register makes the watcher's metrics.
+// Register creates and registers the watcher's metrics.
 func (w *Watcher) Register(r prometheus.Registerer) {
 	w.known = map[string]finding.Finding{}
 	w.findings = gauges("loadstar_finding", "1 if a check of this process found something at this level, otherwise 0.", "check", "level")
@@ -144,8 +144,8 @@ func (w *Watcher) integrity(ctx context.Context) finding.List {
 	return found
 }
 
-// note logs and counts findings that are new or over. The findings of Settings were logged
-// at the start.
+// note logs and counts findings that have begun or ended. The findings of Settings were already
+// logged at the start.
 func (w *Watcher) note(all finding.List, log bool) {
 	for _, f := range all {
 		for _, level := range []finding.Level{finding.Warn, finding.Fail} {

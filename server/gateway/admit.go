@@ -19,22 +19,23 @@ import (
 
 // Limits on calls. They apply before a body is read, when only the caller is known.
 const (
-	// callsOfAgent is more than the number of calls that an agent needs at a time to check
-	// in, send and fetch.
+	// callsOfAgent exceeds the number of concurrent calls that an agent needs to check in, send
+	// and fetch.
 	callsOfAgent = 8
-	// Callers without a certificate may only join, which needs only a small message. Limits
-	// on connections also bound their calls.
+	// Callers without a certificate may only join, which needs only a small message. Limits on
+	// connections also limit their calls.
 	joinsOfAddress = 256
 	joinsOfAll     = 4096 // for all callers together if addresses cannot be distinguished because of a proxy
 	joinBytes      = 16 << 10
 
 	maxCallers = 100_000
-	// Agents announce their clients when they start, and renew their certificates every few
-	// days.
+	// These limits apply to rare calls. Agents announce their clients when they start, and renew
+	// their certificates every few days.
 	rarePerSecond, rareBurst = 20.0 / 60, 20
 	// An agent may call ten times as often as requested, and at least leastCalls times a second.
 	// It may use burstSeconds of this allowance at once. A message larger than smallMessage
-	// contains a result or names many clients. An agent may send resultsPerSecond of these.
+	// contains a result or names many clients. An agent may send resultsPerSecond such messages
+	// a second.
 	callFactor, leastCalls, burstSeconds = 10, 10, 10
 	smallMessage, resultsPerSecond       = 2 << 10, 200
 	// failuresPerSecond is the maximum rate of joins from an address that are refused because
@@ -58,15 +59,15 @@ type fair struct {
 // laneKey is the context key of a function that leaves the lane of a call.
 type laneKey struct{}
 
-// lane admits one call at a time.
+// lane admits one call of an agent at a time.
 type lane struct {
 	turn  chan struct{}
 	users int
 }
 
-// A call that names more than heavyNames clients is heavy, because each client costs a query.
-// Heavy calls use at most half of the cores. Only a body above heavyBytes can name that many
-// clients.
+// heavyNames is the number of named clients above which a call is heavy, because each client
+// costs a query. Heavy calls use at most half of the cores. Only a body larger than heavyBytes
+// can name that many clients.
 const heavyNames, heavyBytes = 4096, 64 << 10
 
 // namesIn returns the number of clients that a request names.
@@ -275,16 +276,16 @@ func compressed(h http.Header) bool {
 }
 
 // mayBeHeavy reports whether a request contains nothing but names, possibly of thousands of
-// clients. An agent's next such request is not read before the last one has been served, so it
-// cannot use up CPU time by sending many. A call with a result may be equally large. But its
-// agent may have to resend it while the server still waits for the rest of a broken call, so it
-// is not counted here.
+// clients. An agent's next such request is not read before the previous one has been served, so
+// an agent cannot use up CPU time by sending many. A call with a result may be equally large,
+// but is not included here, because its agent may have to send it again while the server still
+// waits for the rest of an interrupted call.
 func mayBeHeavy(r *http.Request) bool {
 	// The length is -1 if it is unknown.
 	return r.URL.Path == v1.AgentServiceAnnounceProcedure && (uint64(r.ContentLength) > heavyBytes || compressed(r.Header))
 }
 
-// reasons names the limits on procedures.
+// reasons contains the names of the limits on procedures.
 var reasons = map[string]string{
 	v1.AgentServiceJoinProcedure:     access.LimitedRefusedJoins,
 	v1.AgentServiceAnnounceProcedure: access.LimitedAnnouncements,

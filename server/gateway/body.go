@@ -17,14 +17,14 @@ import (
 	"loadstar/server/access"
 )
 
-// Limits on bodies. A body is read completely before it is decoded, so these limits bound
-// the memory. Bytes count when they arrive, not when a header announces them, so a caller
-// holds no more memory than it has sent.
+// Limits on bodies. A body is read completely before it is decoded, so these limits bound the
+// memory. Bytes count when they arrive, not when a header announces them, so a caller occupies
+// no more memory than it has sent.
 const (
 	bytesOfAgent = 2 * messageBytes
-	// bytesOfAll limits the memory of all bodies together. The first smallBody bytes of each body do
-	// not count. Most check-ins are smaller than that, so they are served even if other bodies have
-	// used up the limit.
+	// bytesOfAll limits the memory of all bodies together. The first smallBody bytes of each
+	// body do not count. Most check-ins are smaller, so they are served even if other bodies
+	// have used up the limit.
 	bytesOfAll = 256 << 20
 	smallBody  = 16 << 10
 	// A body must arrive at leastRate on average over slowest, and completely within
@@ -47,7 +47,7 @@ type calls struct {
 	by    map[connlimit.Caller]*inProgress
 }
 
-// inProgress is what a caller has in progress.
+// inProgress holds a caller's calls in progress.
 type inProgress struct {
 	calls    int
 	bytes    int64
@@ -88,8 +88,8 @@ func (c *calls) leave(who connlimit.Caller) {
 // shared returns how many bytes of a body count towards bytesOfAll.
 func shared(bytes int64) int64 { return max(0, bytes-smallBody) }
 
-// charge counts bytes of a body that have arrived. If no memory is left, it cuts off
-// messages of the caller with the most bytes.
+// charge counts bytes of a body that have arrived. If no memory is left, it cuts off messages
+// from the caller with the most bytes.
 func (c *calls) charge(b *body, bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +132,7 @@ func (c *calls) largest() (b *body) {
 	return b
 }
 
-// release forgets the bytes of a body.
+// release stops counting the bytes of a body.
 func (c *calls) release(b *body) {
 	p := c.by[b.who]
 	p.arrived(b)
@@ -159,7 +159,7 @@ type body struct {
 	total, recently int64 // bytes read, and those since the deadline was last extended
 	decoded         bool
 
-	// The mutex of calls guards the following fields.
+	// The mutex of calls protects these fields.
 	bytes int64 // charged
 	cut   bool
 }

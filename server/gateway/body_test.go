@@ -33,8 +33,7 @@ func bare() *Gateway {
 	}
 }
 
-// sender is a body that a test sends in pieces, with a read deadline like that of a
-// connection.
+// sender is a body that a test sends in pieces. It has a read deadline, like a connection.
 type sender struct {
 	http.ResponseWriter // a recorder, which has no SetReadDeadline
 	more                chan int
@@ -81,7 +80,7 @@ func (s *sender) Read(p []byte) (int, error) {
 
 func (s *sender) Close() error { return nil }
 
-// open starts receiving a body. ended gets the outcome.
+// open starts receiving a body. The channel ended receives the outcome.
 func open(g *Gateway, agent string, header ...string) (s *sender, ended chan error) {
 	s, ended = newSender(), make(chan error, 1)
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
@@ -118,8 +117,8 @@ func (s *sender) send(bytes int) {
 	}
 }
 
-// held waits until nothing more happens, and returns the bytes that count towards
-// bytesOfAll. callersOf returns the number of callers in the same way.
+// held waits until nothing more happens, and returns the bytes that count towards bytesOfAll.
+// callersOf waits in the same way and returns the number of callers.
 func held(g *Gateway) int64 {
 	synctest.Wait()
 	g.calls.mu.Lock()
@@ -147,8 +146,8 @@ func outcome(ended chan error) string {
 	}
 }
 
-// Callers that announce large bodies and send almost nothing use almost no memory, and are
-// cut off. This fails if a body is charged by its declared length.
+// TestTrickle checks that callers that announce large bodies and send almost nothing use almost
+// no memory, and are cut off. It fails if a body is charged according to its declared length.
 func TestTrickle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := bare()
@@ -213,8 +212,8 @@ func TestLeastRate(t *testing.T) {
 	})
 }
 
-// If the memory is used up, the caller with the most bytes is cut off, and small messages
-// are always received.
+// TestMemory checks that the caller with the most bytes is cut off if the memory is used up,
+// and that small messages are always received.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := bare()
@@ -279,7 +278,8 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// A compressed message is charged for what it may expand to once it is complete.
+// TestExpands checks that once a compressed message is complete, it is charged for the size to
+// which it may expand.
 func TestExpands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := bare()
@@ -324,7 +324,7 @@ func TestCallsOfAgent(t *testing.T) {
 	}
 }
 
-// An agent that calls too often is refused, and others are not.
+// TestFair checks that an agent that calls too often is refused, and that other agents are not.
 func TestFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFair(Pace{Poll: time.Second}, true, bare().Report)
@@ -362,7 +362,7 @@ func TestFair(t *testing.T) {
 	})
 }
 
-// An agent's check-ins are served one after the other.
+// TestLanes checks that an agent's check-ins are served one at a time.
 func TestLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFair(Pace{Poll: time.Second}, true, bare().Report)

@@ -14,7 +14,8 @@ import (
 	"loadstar/server/pki"
 )
 
-// callers identifies the caller of a call, and checks whether the ledger allows it.
+// callers identifies the agent that makes a call, and checks whether the ledger allows the
+// call.
 type callers struct {
 	directory *directory.Directory
 	trust     *trust
@@ -33,7 +34,7 @@ func credential(leaf *x509.Certificate) directory.Credential {
 	return directory.Credential{Serial: pki.Serial(leaf), Issued: leaf.NotBefore}
 }
 
-// switches is the maximum number of attempts of a call to store its agent's new
+// switches is the maximum number of times that a call tries to store its agent's new
 // certificate. It tries again if another call of the agent has stored one in the meantime.
 const switches = 3
 
@@ -69,8 +70,8 @@ func (c *callers) caller(ctx context.Context) (a directory.Caller, err error) {
 	return a, nil
 }
 
-// known returns the calling agent if the ledger allows it, or has recently allowed it without a
-// revocation since.
+// known returns the calling agent if the ledger allows its calls, or has recently allowed them
+// and nothing has been revoked since.
 func (c *callers) known(ctx context.Context) (directory.Caller, error) {
 	id, err := c.identity(ctx)
 	if err != nil {
@@ -109,7 +110,8 @@ func (c *callers) admitCertificate(ctx context.Context, a directory.Caller, x di
 		}
 		state = a.Credential(x, now)
 	}
-	// An agent renews with its newest certificate only, so an older one means a copy.
+	// An agent renews only with its newest certificate, so an older certificate shows that the
+	// identity was copied.
 	if call, ok := connect.CallInfoForHandlerContext(ctx); ok && state == directory.Replaced && call.Spec().Procedure == v1.AgentServiceRenewProcedure {
 		state = directory.Copied
 	}

@@ -14,9 +14,9 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// An empty field of a message has two bytes on the wire, but its decoded form takes
-// fifty times as much memory. The codecs therefore count the fields, here called
-// parts, before they decode a message.
+// An empty field of a message takes two bytes on the wire, but fifty times as much memory when
+// it is decoded. The codecs therefore count the fields, here called parts, before they decode a
+// message.
 
 var errParts = errors.New("the message has more parts than an agent ever sends")
 

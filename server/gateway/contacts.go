@@ -7,13 +7,13 @@ import (
 )
 
 // contacts remembers when each agent last contacted this gateway, and when the next contact is
-// due. The ledger stores contacts a minute later, which is too late to detect an agent that falls
-// silent while it trains.
+// due. The ledger stores contacts up to a minute later, which is too late to detect an agent
+// that falls silent while training.
 type contacts struct {
 	mu sync.Mutex
 	of map[string]contact
-	// refused are the names that the server refused when an agent last announced its clients. An
-	// agent with such names announces them repeatedly.
+	// refused contains, by agent, the names that the server refused when the agent last
+	// announced its clients. An agent with such names announces them repeatedly.
 	refused map[string][]string
 }
 
@@ -32,7 +32,8 @@ func (c *contacts) note(agent string, now time.Time, next time.Duration) {
 }
 
 // Contact returns the time of an agent's last contact with this gateway, and the interval after
-// which it was asked to return. Ok is false if the agent has not called since the gateway started.
+// which the agent was asked to call again. ok is false if the agent has not called since the
+// gateway started.
 func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bool) {
 	g.contacts.mu.Lock()
 	defer g.contacts.mu.Unlock()
@@ -40,7 +41,7 @@ func (g *Gateway) Contact(agent string) (at time.Time, next time.Duration, ok bo
 	return c.at, c.next, ok
 }
 
-// refuse stores the names that an agent announced and may not have.
+// refuse stores the names that an agent has announced but may not have.
 func (c *contacts) refuse(agent string, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

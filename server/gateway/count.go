@@ -17,8 +17,9 @@ import (
 	"loadstar/server/terms"
 )
 
-// Limits on the results that are counted together. A transaction waits for the disk, and
-// with standbys for the network, so results that arrive within the linger share one.
+// Limits on the results that are counted together. A transaction waits for the disk and, if
+// there are standbys, for the network, so results that arrive within the linger time share a
+// transaction.
 const (
 	MaxBatch      = 256
 	MaxBatchBytes = 24 << 20
@@ -41,8 +42,8 @@ type arrived struct {
 	alone      bool          // not added to other results, because the hub lets keepers judge it
 
 	done chan struct{} // closed when counted or err is set
-	// counted means that the result is counted. If it is false without an error, the ledger
-	// has no lease for the result, because it was counted before or is late.
+	// counted means that the result is counted. If it is false without an error, the ledger has
+	// no lease for the result, because the result was counted before or is late.
 	counted bool
 	err     error
 	lead    chan struct{} // closed when the caller of this result must count for all
@@ -51,19 +52,20 @@ type arrived struct {
 }
 
 // counter counts results in the ledger. All waiting results share a transaction. One of the
-// waiting callers counts for all, until its own result is counted.
+// waiting callers counts the results of all callers, until its own result is counted.
 type counter struct {
 	ledger  *ledger.Ledger
 	mirror  *mirror
 	wake    func(run string)
 	log     *slog.Logger
 	metrics *metrics
-	// home is the context of the running gateway. Transactions use it because they serve many callers.
+	// home is the context of the running gateway. Transactions use this context because they
+	// serve many callers.
 	home atomic.Pointer[context.Context]
 	// judge asks the keepers of private plans about results.
 	judge func(ctx context.Context, all []*arrived) (accepted, again []*arrived)
-	// away means that the database did not respond recently. tries is the number of calls that try
-	// anyway.
+	// away means that the database did not respond recently. tries is the number of calls that
+	// nevertheless try.
 	away  atomic.Bool
 	tries atomic.Int64
 
@@ -77,8 +79,8 @@ func newCounter(c *Config, known *mirror, m *metrics) *counter {
 	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
 }
 
-// maxTries is the number of results that a gateway reads at a time while the database does not respond.
-// The others stay with their agents.
+// maxTries is the maximum number of results that a gateway reads at a time while the database
+// does not respond. The other results stay with their agents.
 const maxTries = 16
 
 // enter reports whether a result may be read. If so, call leave when the call has ended.
@@ -100,8 +102,8 @@ func (c *counter) failed(err error) {
 	}
 }
 
-// count counts a result together with those of other calls. The result may be counted even if
-// the caller gives up.
+// count counts a result together with the results of other calls. The result may be counted
+// even if the caller gives up.
 func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err error) {
 	a.done, a.lead = make(chan struct{}), make(chan struct{})
 	c.mu.Lock()
@@ -142,7 +144,7 @@ func (c *counter) count(ctx context.Context, a *arrived) (counted bool, err erro
 	}
 }
 
-// length returns the number of results that wait.
+// length returns the number of results that wait to be counted.
 func (c *counter) length() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,9 +201,9 @@ func (c *counter) take(own *arrived) []*arrived {
 	return batch
 }
 
-// putBack queues results for another attempt, before later ones. It drops results whose caller
-// has given up, because such a caller could be chosen to count for all, and nothing would be
-// counted.
+// putBack queues results for another attempt, before later ones. It drops results whose callers
+// have given up, because such a caller could be chosen to count for all, and then nothing would
+// be counted.
 func (c *counter) putBack(all []*arrived) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,9 +211,9 @@ func (c *counter) putBack(all []*arrived) {
 	c.waiting = slices.Concat(all, c.waiting)
 }
 
-// countAll counts the results of each round in a separate transaction. A region forwards the
-// sum of a batch, and a sum belongs to a single round. It returns the results for which the
-// database did not respond.
+// countAll counts the results of each round in a separate transaction. The reason is that a
+// region forwards the sum of a batch, and a sum must belong to a single round. countAll returns
+// the results for which the database did not respond.
 func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrived) {
 	slices.SortStableFunc(all, func(a, b *arrived) int {
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.round, b.round), cmp.Compare(a.agent, b.agent), cmp.Compare(a.result.Shares[0].Client, b.result.Shares[0].Client))
@@ -227,8 +229,9 @@ func (c *counter) countAll(ctx context.Context, all []*arrived) (again []*arrive
 	return again
 }
 
-// countRound counts results of one round. If this fails although the database responds,
-// it counts them in halves, so one bad result does not stop the others.
+// countRound counts results of one round. If this fails although the database responds, it
+// counts each half separately, so that one bad result does not prevent the others from being
+// counted.
 func (c *counter) countRound(ctx context.Context, all []*arrived) (again []*arrived) {
 	if c.judge != nil {
 		if all, again = c.judge(ctx, all); len(all) == 0 {
@@ -294,7 +297,7 @@ func (c *counter) transact(ctx context.Context, all []*arrived) error {
 	return nil
 }
 
-// forLedger returns the result as the ledger records it. The result must be prepared, which
+// forLedger returns the result as the ledger counts it. The result must be prepared, which
 // selects the parts that count.
 func (a *arrived) forLedger() ledger.Arrival {
 	l := ledger.Arrival{Agent: a.agent, Round: a.round, Version: int64(a.result.Version), Bytes: int64(a.bytes), Shares: make([]ledger.Share, len(a.result.Shares))}

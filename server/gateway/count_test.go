@@ -21,7 +21,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// counting is a ledger with one run, whose first round is open, and a counter.
+// counting is a counter and a ledger with one run, whose first round is open.
 type counting struct {
 	*counter
 	t     *testing.T
@@ -100,7 +100,7 @@ func (s *counting) sum(clients ...int) *arrived {
 	return a
 }
 
-// all counts results concurrently, and returns which of them were counted.
+// all counts results concurrently, and reports for each whether it was counted.
 func (s *counting) all(these ...*arrived) []bool {
 	s.t.Helper()
 	counted := make([]bool, len(these))
@@ -165,8 +165,8 @@ func (s *counting) want(what string, c prometheus.Counter, n float64) {
 	}
 }
 
-// A result counts once, however often it is sent, in one batch or in several. Sums and
-// individual updates can be mixed, even with control variates.
+// TestCounter checks that a result counts once, however often it is sent, in one batch or in
+// several, and that sums and individual updates can be mixed, even with control variates.
 func TestCounter(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -192,8 +192,9 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// A result whose caller gives up during its counting must not be queued again while the
-// database is unavailable. It would be chosen to count for the others, and nobody would count.
+// TestCounterLeft checks that a result is not queued again while the database is unavailable if
+// its caller has given up in the meantime. Otherwise this caller would be chosen to count for
+// all, and nothing would be counted.
 func TestCounterLeft(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 3, 3)
@@ -224,7 +225,8 @@ func TestCounterLeft(t *testing.T) {
 	s.balance(2)
 }
 
-// Results that arrive within the linger share a transaction.
+// TestCounterTogether checks that results that arrive within the linger time share a
+// transaction.
 func TestCounterTogether(t *testing.T) {
 	t.Parallel()
 	const clients = 60
@@ -240,7 +242,8 @@ func TestCounterTogether(t *testing.T) {
 	}
 }
 
-// A result counts only for the agent, version and round of its lease.
+// TestCounterOnlyWithLease checks that a result counts only for the agent, version and round of
+// its lease.
 func TestCounterOnlyWithLease(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 4)
@@ -256,7 +259,8 @@ func TestCounterOnlyWithLease(t *testing.T) {
 	s.balance(3)
 }
 
-// One result that cannot be counted does not stop the other results of its batch.
+// TestCounterBadResult checks that one result that cannot be counted does not prevent the other
+// results of its batch from being counted.
 func TestCounterBadResult(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 8, 8)
@@ -278,8 +282,8 @@ func TestCounterBadResult(t *testing.T) {
 	s.balance(0, 1, 2, 3, 4, 6, 7)
 }
 
-// A batch may contain more updates than fit into a sum, if some of them do not count. The
-// updates that count are then still added up correctly.
+// TestCounterFull checks that updates are added up correctly even if a batch contains more
+// updates than fit into a sum, but some of them do not count.
 func TestCounterFull(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 2)
@@ -289,7 +293,8 @@ func TestCounterFull(t *testing.T) {
 	s.want("late", s.metrics.late, 3)
 }
 
-// If the algorithm needs individual updates, each update is stored unchanged.
+// TestCounterEachUpdate checks that each update is stored unchanged if the algorithm needs
+// individual updates.
 func TestCounterEachUpdate(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fednorm", 9, 9)
@@ -315,8 +320,8 @@ func TestCounterEachUpdate(t *testing.T) {
 	}
 }
 
-// If the caller that counts for all gives up, another one continues, and nothing is counted
-// twice.
+// TestCounterGivesUp checks that if the caller that counts for all gives up, another one
+// continues, and nothing is counted twice.
 func TestCounterGivesUp(t *testing.T) {
 	t.Parallel()
 	const clients = 40
@@ -350,7 +355,8 @@ func TestCounterGivesUp(t *testing.T) {
 	}
 }
 
-// While the database is unavailable, a gateway reads only a few results.
+// TestCounterAway checks that while the database is unavailable, a gateway reads only a few
+// results.
 func TestCounterAway(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 2, 2)

@@ -11,7 +11,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// decline gives up turns that an agent cannot train, so that rounds do not wait for them.
+// decline ends turns that an agent has declined, so that rounds do not wait for them.
 func (g *Gateway) decline(ctx context.Context, agent string, declines []*v1.Decline) error {
 	if len(declines) > maxRounds {
 		return g.refuse.invalid("clients", "a request may decline turns of %d rounds, this one has %d", maxRounds, len(declines))
@@ -39,12 +39,13 @@ func (g *Gateway) decline(ctx context.Context, agent string, declines []*v1.Decl
 	return nil
 }
 
-// declineCodes are the codes with which agents decline turns.
+// declineCodes returns the codes with which agents decline turns.
 func declineCodes() []string {
 	return []string{"policy", "data", "memory", "diverged", ledger.CodeLost}
 }
 
-// declineCode returns the code of a decline. Agents of other versions may use other codes.
+// declineCode returns the code under which a decline is counted. Agents of other versions may
+// use unknown codes.
 func declineCode(code string) string {
 	if slices.Contains(declineCodes(), code) {
 		return code
@@ -52,7 +53,7 @@ func declineCode(code string) string {
 	return ""
 }
 
-// printable replaces control characters in an agent's text.
+// printable replaces control characters in a string from an agent.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

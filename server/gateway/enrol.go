@@ -68,9 +68,9 @@ func (g *Gateway) joinError(ctx context.Context, err error) error {
 	return g.refuse.unavailable(ctx, err)
 }
 
-// joinedBefore returns the name of an agent that joins again and proves that it has the key
-// of the certificate that it used last. It returns an empty name for all other agents, which
-// then get new names. The holder of a token may join, but not take over another agent's
+// joinedBefore returns the id of an agent that joins again and proves that it has the key of a
+// certificate that was not replaced. For any other agent, it returns an empty string, and the
+// agent gets a new id. The holder of a token may join, but not take over another agent's
 // clients.
 func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.Time) string {
 	if len(r.OldCertificate) == 0 {
@@ -94,8 +94,8 @@ func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.
 	return ""
 }
 
-// Renew issues a new certificate to an agent that has one, which may have expired a short time
-// ago.
+// Renew issues a new certificate to an agent whose certificate is valid or has expired only
+// recently.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
 	caller, err := g.callers.caller(ctx)
 	if err != nil {
@@ -159,8 +159,9 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason, Statements: g.known(ctx)}, nil
 }
 
-// version returns the version of an agent's program, or an empty string if the text is not
-// a valid version. It is only displayed, so an unusual version is not refused.
+// version returns the version of an agent's program, or an empty string if text is not a valid
+// version. The version is only displayed, so an invalid one is not a reason to refuse the
+// agent.
 func version(text string) string {
 	if len(text) > versionBytes || !validName(text) {
 		return ""

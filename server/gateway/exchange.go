@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// holdFor is the maximum time for which a call is held. Above the interval standing
-	// between calls, an agent closes its connection, so its calls are not held.
+	// holdFor is the maximum time for which a call is held. If the interval between calls is
+	// longer than standing, agents close their connections, so their calls are not held.
 	holdFor, standing = 25 * time.Second, 30 * time.Second
 	// keeperPause is the shortest time after which an agent asks again whether a keeper can check its
 	// result.
@@ -34,9 +34,9 @@ type named struct {
 	others           map[ledger.Turn]bool // the turns of its result and its declines
 }
 
-// Exchange is the only call that an agent makes to take part in runs. It declines turns, stores
+// Exchange is the only call that an agent needs to take part in runs. It declines turns, stores
 // reports, counts a result, extends the leases of the turns that the agent is training, and
-// returns verdicts and new tasks. If there is nothing new, it is held.
+// returns verdicts and new tasks. If there is nothing new, the call is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	caller, err := g.callers.known(ctx)
 	if err == nil && !caller.Hosts { // the agent may have announced its clients since its lookup
@@ -220,8 +220,8 @@ func (g *Gateway) look(ctx context.Context, caller directory.Caller, r *v1.Excha
 	}, nil
 }
 
-// holdTime returns how long to hold a call without news. It does not hold an agent that has
-// work, nor agents of a fleet so large that they close their connections.
+// holdTime returns how long to hold a call without news. It returns 0 for an agent that has
+// work, and for all agents of a fleet that is so large that agents close their connections.
 func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.Duration {
 	if r.WaitMs <= 0 || len(r.Enrolments) > 0 || namesIn(r) > heavyNames || len(r.Training)+len(r.Pushed)+len(s.Tasks)+len(s.Verdicts)+len(s.Adapt)+len(s.Forked) > 0 || s.Announce || s.Releases != nil {
 		return 0
@@ -231,16 +231,16 @@ func (g *Gateway) holdTime(r *v1.ExchangeRequest, s *v1.ExchangeResponse) time.D
 	default:
 		return 0 // the agent has more to send or to request
 	}
-	// Do not hold a call that begins while the gateway ends.
+	// Do not hold a call that begins while the gateway is shutting down.
 	if _, fresh := g.mirror.current(); !fresh || g.ending.Load() || g.Pace.Of(g.agents.Load()) > standing {
 		return 0
 	}
 	return min(time.Duration(min(r.WaitMs, holdFor.Milliseconds()))*time.Millisecond, holdFor)
 }
 
-// wait returns news for an agent, and holds the call until there is news. A held call occupies no
-// slot, no lane and no memory for its message, but counts as one of its agent's calls. It ends
-// when the agent is revoked.
+// wait returns news for an agent, and holds the call until there is news. A held call occupies
+// no slot, no lane and no memory for its message, but counts as one of its agent's concurrent
+// calls. It ends when the agent is revoked.
 func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.ExchangeRequest, n named, received *v1.Received) (s *v1.ExchangeResponse, err error) {
 	var woken <-chan struct{}
 	if r.WaitMs > 0 { // before looking, so that nothing is missed
@@ -288,7 +288,7 @@ func (g *Gateway) wait(ctx context.Context, caller directory.Caller, r *v1.Excha
 	return s, nil
 }
 
-// giveUp releases the resources that a call needs while it is served.
+// giveUp releases the resources that a call occupies while it is being served.
 func giveUp(ctx context.Context) {
 	leaveGate(ctx)
 	if leave, ok := ctx.Value(laneKey{}).(func()); ok {
@@ -382,8 +382,8 @@ func (g *Gateway) pace(busy bool, agent string) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*random))
 }
 
-// verdicts returns the outcomes of pushed results. If a turn is still open, its result did
-// not arrive or waits in a gateway, so the agent resends it.
+// verdicts returns the outcomes of pushed results. If a turn is still open, its result has not
+// arrived or is waiting in a gateway, so the agent sends it again.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)
@@ -415,7 +415,7 @@ var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
-// splitAsked returns the clients whose turns are open and those whose turns are not.
+// splitAsked returns the clients whose turns are open, and those whose turns are not.
 func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
 		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {

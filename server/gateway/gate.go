@@ -18,7 +18,8 @@ type gate struct {
 	// arrived is the number of calls since the last adjust, and waited is their total
 	// waiting time.
 	arrived, waited atomic.Int64
-	// stretch is the factor that lengthens the interval between check-ins, in hundredths.
+	// stretch is the factor, in hundredths, by which the interval between check-ins is
+	// lengthened.
 	stretch atomic.Int64
 }
 
@@ -26,7 +27,7 @@ const (
 	// workingPerCore is the number of slots per CPU. It is more than one, because some
 	// calls wait for the ledger.
 	workingPerCore = 8
-	// maxHold is the longest time that a call occupies a slot. A call that takes longer is
+	// maxHold is the longest time for which a call occupies a slot. A call that takes longer is
 	// assumed to wait for the ledger.
 	maxHold = 250 * time.Millisecond
 	// maxWait is the mean waiting time above which the server counts as overloaded.
@@ -64,8 +65,8 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	return func() { timer.Stop(); give() }, nil
 }
 
-// adjust changes stretch according to the waiting times since the last adjust. Call it
-// about once per check-in interval, because a change takes that long to take effect.
+// adjust changes stretch according to the waiting times since it was last called. Call it about
+// once per check-in interval, because a change takes that long to take effect.
 func (g *gate) adjust() {
 	arrived, waited := g.arrived.Swap(0), g.waited.Swap(0)
 	s := g.stretch.Load()
@@ -77,8 +78,8 @@ func (g *gate) adjust() {
 	g.stretch.Store(s)
 }
 
-// stretched returns the interval between check-ins for the current load: pace times
-// stretch. It is limited to most, but never shorter than pace.
+// stretched returns the interval between check-ins for the current load: pace times stretch,
+// but at most most, and never less than pace.
 func (g *gate) stretched(pace, most time.Duration) time.Duration {
 	return max(pace, min(pace*time.Duration(g.stretch.Load())/noStretch, most))
 }

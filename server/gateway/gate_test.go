@@ -61,8 +61,8 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// The gate limits the number of concurrent calls, even if thousands arrive. A call that has
-// released its slot no longer counts.
+// TestGated checks that the gate limits the number of concurrent calls, even if thousands
+// arrive, and that a call that has released its slot no longer counts.
 func TestGated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
@@ -103,8 +103,8 @@ func TestGated(t *testing.T) {
 	})
 }
 
-// Agents check in less often while calls wait. When no call waits any more, the interval
-// returns to its original length.
+// TestStretch checks that agents are asked to check in less often while calls wait, and that
+// the interval returns to its original length when no call waits any more.
 func TestStretch(t *testing.T) {
 	g := newGate()
 	pace := func() time.Duration { return g.stretched(time.Second, time.Minute) }

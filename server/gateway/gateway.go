@@ -1,6 +1,6 @@
-// Package gateway serves the agents' API. It authenticates agents, sends tasks and
-// weights, and receives results. It checks everything that an agent sends, so accepted
-// results can be counted without further checks. Any number of gateways may run.
+// Package gateway serves the agents' API. It authenticates agents, sends tasks and weights, and
+// receives results. It checks everything that an agent sends, so that accepted results can be
+// counted without further checks. Any number of gateways may run.
 package gateway
 
 import (
@@ -35,21 +35,21 @@ type Config struct {
 	Blobs     blob.Store
 	Terms     *terms.Cache
 	Authority *pki.Authority
-	// Certificates is the lifetime of agents' certificates. Grace is how long after its
-	// expiry a certificate can be renewed.
+	// Certificates is the lifetime of agents' certificates. Grace is the time for which a
+	// certificate can be renewed after it has expired.
 	Certificates, Grace time.Duration
-	// Lease is how long a turn stays valid without a call from its agent.
+	// Lease is the time for which a turn stays valid without a call from its agent.
 	Lease time.Duration
 	Pace  Pace
-	// SeenEvery is how often the time of an agent's last call is stored. 0 means once a
-	// minute.
+	// SeenEvery is the interval at which the time of an agent's last call is stored. 0 means
+	// once a minute.
 	SeenEvery time.Duration
 	// Clients is the maximum number of clients of an agent. Uploads limits the total bytes
 	// of incomplete results.
 	Clients int
 	Uploads int64
-	// ByAddress limits callers without a certificate by their address. Report receives the
-	// callers to whom limits were applied.
+	// ByAddress means that callers without a certificate are limited by address. Report records
+	// the callers to whom limits were applied.
 	ByAddress bool
 	Report    *access.LimitReport
 	// Region means that a hub decides which results count, and that reports must be sent to
@@ -64,7 +64,7 @@ type Config struct {
 	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
+	// Random returns a number in [0, 1) that varies an agent's next interval. If it is nil,
 	// math/rand/v2 is used.
 	Random func(agent string) float64
 	// Session returns a new name for the gateway's in-memory state. If it is nil, the name is
@@ -74,9 +74,9 @@ type Config struct {
 
 // Pace determines how often agents call.
 type Pace struct {
-	// Poll is the interval between calls in a small fleet. In a large fleet the
-	// interval is longer, up to MaxPoll, so that all agents together call Rate times a
-	// second. Agents with open tasks have their own interval.
+	// Poll is the interval between calls in a small fleet. In a large fleet, the interval is
+	// longer, up to MaxPoll, so that all agents together call Rate times a second. Agents with
+	// open tasks get an interval of their own.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
@@ -93,11 +93,10 @@ func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
-// Quiet returns the time after which an agent that has not called counts as quiet. It is
-// three times the agent's interval, and at least two minutes. Times of calls are stored
-// once a minute, so this is
-// always longer than Latest and that minute. An overloaded server asks busy agents to wait
-// up to a quarter of a lease, so some may count as quiet then.
+// Quiet returns the time after which an agent that has not called counts as quiet. It is three
+// times the agent's interval, but at least two minutes, and so always longer than Latest plus
+// the minute after which times of calls are stored. An overloaded server asks busy agents to
+// wait for up to a quarter of a lease, so some of them may then count as quiet.
 func (p Pace) Quiet(agents int64) time.Duration {
 	return max(3*p.Of(agents), 2*seenEvery)
 }
@@ -137,8 +136,8 @@ type Gateway struct {
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
 
 const (
-	// chunkBytes limits the size of one chunk of a result. messageBytes limits the size of
-	// a whole message.
+	// chunkBytes is the maximum size of one chunk of a result. messageBytes is the maximum size
+	// of a whole message.
 	chunkBytes   = 4 << 20
 	messageBytes = chunkBytes + 4<<20
 	maxJoins     = 4
@@ -148,12 +147,13 @@ const (
 	nameBytes    = 128
 	versionBytes = 64
 	largestSkew  = 100 * 365 * 24 * time.Hour
-	// turnsOfClient limits the concurrent runs of a client. Agents have the same
-	// limit. A request names each round of a run once.
+	// turnsOfClient is the maximum number of runs in which a client takes part at a time. Agents
+	// apply the same limit. A request names each round of a run once.
 	turnsOfClient = 8
 	maxRounds     = 256
-	// These two limit the parts of a message (see codecs). They are enough for a request that
-	// names all turns, both in training and pushed, and has the sum of all clients and reports.
+	// partsOfClient and partsOfAll limit the number of parts of a message (see codecs). They
+	// allow a request that names all turns, both as in training and as pushed, and that contains
+	// reports and a sum of all clients.
 	partsOfClient = 2*turnsOfClient + partsOfShare
 	partsOfAll    = 12*maxRounds + 4*maxEnrolments + (16+3*maxShares+maxFindings)*maxReports + maxHave + 16
 	partsOfShare  = 8
@@ -232,8 +232,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
-				// Counting millions of rows takes a while, so spend at most a twentieth of
-				// the time on it.
+				// Counting millions of rows takes a while, so spend at most a twentieth of the time
+				// on counting.
 				next = time.Now().Add(20 * time.Since(start))
 			}
 			g.offers.load(ctx)
@@ -250,7 +250,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// follow keeps the copies in memory up to date until ctx ends. Then it ends held calls.
+// follow keeps the copies in memory up to date until ctx ends, and then ends held calls.
 func (g *Gateway) follow(ctx context.Context) {
 	tick := time.NewTicker(readEvery)
 	defer tick.Stop()
@@ -271,7 +271,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	g.mirror.wakeAll()
 }
 
-// Forget drops the gateway's copies of the ledger. This costs only time.
+// Forget drops the gateway's copies of data in the ledger. This costs only time.
 func (g *Gateway) Forget() {
 	g.mirror.drop()
 	g.trust.dropAll()
@@ -283,8 +283,8 @@ func (g *Gateway) count(ctx context.Context) {
 		g.agents.Store(n)
 	}
 	if n, err := g.Ledger.Counter.Asked(ctx); err == nil {
-		// The number decays slowly, because most turns of a round end long before the
-		// round, and the next round asks as many clients.
+		// Let the number decay slowly, because most turns of a round end long before the round,
+		// and the next round asks as many clients.
 		g.asked.Store(max(n, g.asked.Load()*9/10))
 	}
 }
@@ -300,7 +300,7 @@ func (g *Gateway) Revoked(agent string) {
 // authorized passes requests of users, and of agents that are not revoked, to next.
 func (g *Gateway) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := access.From(r.Context()); ok { // every user may
+		if _, ok := access.From(r.Context()); ok { // every user may call
 			next.ServeHTTP(w, r)
 			return
 		}

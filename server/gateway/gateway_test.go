@@ -38,8 +38,8 @@ func chunk(numbers string, offset, length int) *v1.Result {
 	return &v1.Result{Checksum: protocol.Checksum([]byte(numbers)), Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
 }
 
-// Incomplete results are limited in bytes and to one per agent, and are discarded when no
-// more chunks arrive.
+// TestUploads checks that incomplete results are limited in total size and to one per agent,
+// and that they are discarded when no more chunks arrive.
 func TestUploads(t *testing.T) {
 	u := newUploads(100)
 	now := time.Now()
@@ -86,7 +86,7 @@ func TestUploads(t *testing.T) {
 		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
 	}
 	// An upload that receives almost nothing is discarded when another one needs the memory,
-	// even if it is repeated.
+	// even if its chunks are repeated.
 	now = now.Add(slowest)
 	if _, _, _, err := u.add("c", long, now); !errors.Is(err, errUploads) {
 		t.Errorf("another upload was discarded early: %v", err)
@@ -168,7 +168,7 @@ func TestCodecs(t *testing.T) {
 		}
 	}
 
-	// While a heavy message is served, other heavy messages wait, and small ones do not.
+	// While a heavy message is being served, other heavy messages wait, and small ones do not.
 	small := &v1.ExchangeRequest{}
 	q.Training[0].Clients = make([]string, heavyParts)
 	b2, err := proto.Marshal(q)
@@ -328,7 +328,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	})
 }
 
-// Every request, valid or not, gets one of the expected status codes.
+// FuzzHandler checks that every request, valid or not, gets one of the expected status codes.
 func FuzzHandler(f *testing.F) {
 	g, h := newGateway(f)
 	x, err := g.Terms.Of(f.Context(), "run")
@@ -370,7 +370,8 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
-// A call that panics gets an error response, and the server continues.
+// TestFailed checks that a call that panics gets an error response, and that the server
+// continues.
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
 	g.results.terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
@@ -388,8 +389,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// The interval between check-ins grows with the fleet, so that the rate of check-ins is
-// limited. It stays within its bounds.
+// TestPace checks that the interval between check-ins grows with the fleet, so that the rate of
+// check-ins is limited, and that the interval stays within its bounds.
 func TestPace(t *testing.T) {
 	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {

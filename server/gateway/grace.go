@@ -15,9 +15,9 @@ import (
 // errExpired is the reason why a call of an agent with an expired certificate is refused.
 var errExpired = errors.New("the certificate of this agent has expired")
 
-// grace lets an agent whose certificate expired a short time ago renew it, and explains to
-// others with an expired certificate what to do. The certificate still proves that the agent
-// has the key, and the ledger still knows whether the agent is revoked.
+// grace lets an agent whose certificate expired only recently renew it, and returns to other
+// callers with an expired certificate an error that describes what to do. The certificate still
+// proves that the agent has the key, and the ledger still knows whether the agent is revoked.
 func (g *Gateway) grace(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

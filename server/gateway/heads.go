@@ -17,20 +17,22 @@ import (
 )
 
 const (
-	// headsOfRun and runsOfHeads limit the heads in memory.
+	// headsOfRun is the maximum number of heads of a run in memory, and runsOfHeads the maximum
+	// number of such runs.
 	headsOfRun, runsOfHeads = 512, 64
-	// headsSent limits the heads in a task. An agent that has missed more gets the remaining
-	// heads with its next tasks.
+	// headsSent is the maximum number of heads in a task. An agent that has missed more heads
+	// gets the rest with its next tasks.
 	headsSent = 128
-	// headsSeen limits the heads in a check-in.
+	// headsSeen is the maximum number of heads in a check-in.
 	headsSeen = 4
-	// maxForks limits the disagreements that are recorded between two starts.
+	// maxForks is the maximum number of disagreements that are recorded between two starts of
+	// the gateway.
 	maxForks = 1024
-	// askAgain is how long the gateway remembers that a run has no heads.
+	// askAgain is the time for which the gateway remembers that a run has no heads.
 	askAgain = 10 * time.Minute
 )
 
-// heads contains the newest heads of some runs, so a check-in needs no query. Heads never
+// heads contains the newest heads of some runs, so that a check-in needs no query. Heads never
 // change. The gateway asks the ledger for newer heads when a newer version exists.
 type heads struct {
 	ledger *ledger.Ledger
@@ -38,9 +40,10 @@ type heads struct {
 
 	mu   sync.Mutex
 	runs map[string][]head.Head
-	// forks contains the agents and runs whose disagreement is recorded.
+	// forks contains the pairs of agent and run whose disagreement has been recorded.
 	forks map[[2]string]bool
-	// gone contains runs without heads that agents have named, and the time of the last query.
+	// gone contains the runs without heads that agents have named, each with the time of the
+	// last query.
 	gone map[string]time.Time
 }
 
@@ -88,7 +91,7 @@ func (c *heads) upTo(ctx context.Context, run string, version int64) ([]head.Hea
 
 func byVersion(h head.Head, version int64) int { return cmp.Compare(h.Version, version) }
 
-// after returns a run's heads after the one that an agent has seen, up to that of a
+// after returns a run's heads after the one that an agent has seen, up to the head of a
 // version.
 func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1.SeenHead) (all []*v1.Head, err error) {
 	found, err := c.upTo(ctx, run, version)
@@ -125,8 +128,8 @@ func (c *heads) after(ctx context.Context, run string, version int64, seen []*v1
 }
 
 // forked returns the runs for which an agent has seen a head that is not in the ledger. Such an
-// agent received other weights than the rest of the fleet, either from another server with the
-// same key, or from this one before its ledger was restored from a backup.
+// agent has received different weights from the rest of the fleet, either from another server
+// with the same key, or from this server before its ledger was restored from a backup.
 func (c *heads) forked(ctx context.Context, agent string, seen []*v1.SeenHead) (runs []string, err error) {
 	if len(seen) > headsSeen {
 		return nil, c.refuse.invalid("heads", "a request may contain %d heads, this one contains %d", headsSeen, len(seen))

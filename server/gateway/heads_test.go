@@ -16,7 +16,7 @@ import (
 )
 
 // TestHeads checks which heads an agent gets with its tasks. An agent that was shown a
-// different history is told so and recorded once, and known heads cause no queries.
+// different history is notified, which is recorded once, and known heads cause no queries.
 func TestHeads(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})

@@ -23,7 +23,8 @@ type history struct {
 	endings  map[string]string        // outcomes of ended runs
 }
 
-// These constants limit the entries of each kind in memory.
+// maxKnownVersions, maxPrivateRounds and maxEnded are the maximum numbers of entries of each
+// kind in memory.
 const maxKnownVersions, maxPrivateRounds, maxEnded = 256, 64, 256
 
 // versionKey identifies a version of a run.
@@ -60,7 +61,7 @@ func (h *history) version(ctx context.Context, run string, version int64) (v led
 }
 
 // privacy returns the description of the masks for a task of a private plan, and nil for other
-// plans. It is fixed before a round has leases.
+// plans. The description is fixed before a round has leases.
 func (h *history) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*v1.Privacy, error) {
 	if !t.Private() {
 		return nil, nil
@@ -89,9 +90,9 @@ func (h *history) privacy(ctx context.Context, t *terms.Terms, l ledger.Task) (*
 	return p, nil
 }
 
-// explainClosed adds the outcomes of runs to verdicts on closed rounds, for the agents'
-// logs. An ended run never resumes, so the gateway asks the ledger once. If the ledger does
-// not answer, the verdicts have no reason.
+// explainClosed adds the outcomes of runs to verdicts on closed rounds, for the agents' logs. A
+// run that has ended never resumes, so the gateway asks the ledger only once. If the ledger
+// does not respond, the verdicts have no reason.
 func (h *history) explainClosed(ctx context.Context, all []*v1.Verdict) {
 	for _, v := range all {
 		if v.Outcome != v1.Outcome_OUTCOME_CLOSED {

@@ -16,7 +16,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// checked contains the values of a result that a keeper judges.
+// checked contains the values of a result that keepers check.
 type checked struct {
 	keepers    []string
 	directions mask.Seed
@@ -73,11 +73,11 @@ func (x *results) maskedRound(ctx context.Context, t *terms.Terms, r *v1.Result)
 	return t.MaskedRound(q)
 }
 
-// judge asks keepers about results.
+// judge asks keepers whether results may count.
 type judge struct{ keepers *keepers.Set }
 
-// all asks the keeper about the results of a round. It returns the results that may count, and
-// those that wait for the keeper. The callers of all others receive the reason.
+// all asks the keepers about the results of a round. It returns the results that may count, and
+// those that wait for the keepers. The callers of all other results receive the reason.
 func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var open []*arrived
 	for _, a := range all {
@@ -94,8 +94,9 @@ func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arri
 	return accepted, again
 }
 
-// some asks the keeper in a single call. If the keeper refuses the call because of one
-// result, it asks about halves, so one result does not stop the others.
+// some asks the keepers in a single call. If they refuse the call because of one result, it
+// asks about each half separately, so that one result does not prevent the others from being
+// counted.
 func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {

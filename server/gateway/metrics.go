@@ -23,8 +23,8 @@ type metrics struct {
 	calls   *prometheus.HistogramVec // by method and code
 	refused *prometheus.CounterVec   // by reason
 	bytes   prometheus.Counter
-	// Counted and late results, the time until a result is counted, and the parts of the
-	// batch's time.
+	// Counted and late results, the time until a result is counted, and how the time of a batch
+	// is spent.
 	counted, late       prometheus.Counter
 	count, fold, commit prometheus.Histogram
 	declined            *prometheus.CounterVec // by code

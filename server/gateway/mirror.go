@@ -11,15 +11,15 @@ import (
 	"loadstar/server/ledger"
 )
 
-// mirror contains a copy of the open leases in memory, so most calls need no query. Only the
-// ledger is authoritative. The mirror assigns tasks and lets results through to be counted,
-// but gives no verdicts. At worst, an outdated copy causes an agent to waste work, because
-// the counting transaction checks the leases.
+// mirror contains a copy of the open leases in memory, so that most calls need no query. Only
+// the ledger is authoritative. The mirror assigns tasks and lets results through to be counted,
+// but gives no verdicts. At worst, an outdated copy causes an agent to waste work, because the
+// counting transaction checks the leases.
 //
-// A counted task must not be assigned again, because its agent would take the verdict on
-// the first result for one on the second. A gateway knows its own answers to an agent. It
-// takes tasks from memory only for an agent that has not called another gateway since (see
-// session).
+// A counted task must not be assigned again, because its agent would take the verdict on the
+// first result for a verdict on the second. A gateway knows its own responses to an agent. It
+// therefore takes tasks from memory only for an agent that has not called another gateway in
+// the meantime (see session).
 //
 // A mirror may be dropped at any time.
 type mirror struct {
@@ -31,7 +31,8 @@ type mirror struct {
 	read    time.Time // start of the last reading of the stamps; zero if nothing is known
 	stamps  ledger.Stamps
 	agents  map[string]*leasesOf
-	// Changes that calls make while leases are being loaded are newer than the loaded leases.
+	// Changes that calls make while leases are being loaded take precedence over the loaded
+	// leases, because they are newer.
 	loading bool
 	gone    map[ledger.Turn]bool       // turns that have ended
 	asked   map[string]bool            // agents whose leases were requested from the ledger
@@ -46,10 +47,11 @@ type leasesOf struct {
 }
 
 const (
-	// readEvery is how often a gateway checks the age of its copies without a notification.
+	// readEvery is the interval at which a gateway checks, without a notification, whether its
+	// copies are outdated.
 	readEvery = 500 * time.Millisecond
-	// readFor is how long a gateway relies on its copies. A revocation in another process
-	// reaches it within this time.
+	// readFor is the time for which a gateway relies on its copies. A revocation in another
+	// process takes effect in this one within this time.
 	readFor = time.Second
 )
 
@@ -59,7 +61,7 @@ func newMirror(l *ledger.Ledger, name func() string) *mirror {
 	return m
 }
 
-// drop discards everything.
+// drop discards the whole copy.
 func (m *mirror) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,8 +79,8 @@ func (m *mirror) current() (session string, fresh bool) {
 	return m.session, m.fresh(time.Now())
 }
 
-// refresh loads the leases of runs that have new ones, each run with one query. It returns the
-// number that changes with revocations.
+// refresh loads the leases of runs that have new leases, with one query per run. It returns the
+// stamp that changes with revocations.
 func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	m.mu.Lock()
 	session := m.session
@@ -101,7 +103,7 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	}()
 	loaded := map[string][]ledger.OpenLease{}
 	for run, stamp := range stamps.Leases {
-		// A client that is revoked loses its leases.
+		// Reload after a revocation too, because a revoked client loses its leases.
 		if first || old.Leases[run] != stamp || old.Revocations != stamps.Revocations {
 			if loaded[run], err = m.ledger.Counter.OpenLeases(ctx, run); err != nil {
 				return 0, err
@@ -125,7 +127,8 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 	return stamps.Revocations, nil
 }
 
-// replace replaces the leases of a run, and wakes the held calls of agents that have some.
+// replace replaces the leases of a run, and wakes the held calls of agents that have leases in
+// it.
 func (m *mirror) replace(run string, leases []ledger.OpenLease) {
 	for agent, of := range m.agents {
 		for t := range of.tasks {
@@ -232,8 +235,8 @@ func (m *mirror) forget(agent string) {
 	m.of(agent).unknown = true
 }
 
-// watch returns a channel that gets a value when an agent may have new leases, and a function
-// that stops this.
+// watch returns a channel that receives a value when an agent may have new leases, and a
+// function that stops watching.
 func (m *mirror) watch(agent string) (woken <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	m.mu.Lock()

@@ -39,7 +39,7 @@ func exchange(t *testing.T, ctx context.Context, g *Gateway, q *v1.ExchangeReque
 	return s
 }
 
-// statements returns the number of SQL statements of a call.
+// statements returns the number of SQL statements that a call runs.
 func statements(g *Gateway, call func()) uint64 {
 	before, _ := g.Ledger.Store.Work()
 	call()
@@ -47,7 +47,7 @@ func statements(g *Gateway, call func()) uint64 {
 	return after - before
 }
 
-// idle gives up all open turns of the agent, and returns its session.
+// idle declines all open turns of the agent, and returns its session.
 func idle(t *testing.T, ctx context.Context, g *Gateway) string {
 	t.Helper()
 	all := &v1.Turns{Run: "run", Clients: []string{"a0", "a1", "a2"}}
@@ -70,7 +70,8 @@ func ask(t *testing.T, l *ledger.Ledger, round int64, members ...int64) {
 	}))
 }
 
-// A held call has no slot, lane or memory, and ends with the next task.
+// TestHeld checks that a held call occupies no slot, lane or memory, and ends when there is a
+// task.
 func TestHeld(t *testing.T) {
 	g, ctx := following(t)
 	session := idle(t, ctx, g)
@@ -95,7 +96,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// An agent that has work is not held.
+// TestNotHeld checks that the calls of an agent that has work are not held.
 func TestNotHeld(t *testing.T) {
 	g, ctx := following(t)
 	for name, q := range map[string]*v1.ExchangeRequest{
@@ -112,8 +113,9 @@ func TestNotHeld(t *testing.T) {
 	}
 }
 
-// A revocation ends held calls. If this process revokes the agent, they end immediately. If
-// another process revokes it, they end when the gateway reads the revocation.
+// TestHeldRevoked checks that a revocation ends held calls. If this process revokes the agent,
+// they end immediately. If another process does, they end when the gateway reads the
+// revocation.
 func TestHeldRevoked(t *testing.T) {
 	for name, revoked := range map[string]func(g *Gateway){
 		"by this process": func(g *Gateway) { g.Revoked("agent") },
@@ -137,7 +139,7 @@ func TestHeldRevoked(t *testing.T) {
 	}
 }
 
-// A gateway that ends answers held calls.
+// TestHeldUntilTheEnd checks that a gateway that shuts down answers held calls.
 func TestHeldUntilTheEnd(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,8 +160,9 @@ func TestHeldUntilTheEnd(t *testing.T) {
 	exchange(t, caller, g, &v1.ExchangeRequest{WaitMs: time.Hour.Milliseconds(), Session: session})
 }
 
-// An agent that last called this gateway gets its tasks from memory. Another agent gets them
-// from the ledger, and so does every agent after the memory was dropped.
+// TestMirror checks that an agent that last called this gateway gets its tasks from memory, and
+// that any other agent gets them from the ledger, as does every agent after the copy was
+// dropped.
 func TestMirror(t *testing.T) {
 	g, ctx := following(t)
 	first := exchange(t, ctx, g, &v1.ExchangeRequest{})
@@ -181,8 +184,8 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// A turn that was counted through another gateway is not given again, although this gateway's
-// copy still has its lease.
+// TestTwoGateways checks that a turn that was counted through another gateway is not assigned
+// again, although this gateway's copy still has its lease.
 func TestTwoGateways(t *testing.T) {
 	g, ctx := following(t)
 	c := g.Config

@@ -12,10 +12,10 @@ import (
 
 // Limits on the evaluation of held-out clients.
 const (
-	// newFor is how long after a run its held-out clients are still asked.
+	// newFor is the time after the end of a run for which its held-out clients are still asked.
 	newFor = 7 * 24 * time.Hour
-	// maxNew limits the held-out clients in a gateway's memory. maxNewOfAgent limits
-	// those that an agent evaluates at a time.
+	// maxNew is the maximum number of held-out clients in a gateway's memory. maxNewOfAgent is
+	// the maximum number that an agent evaluates at a time.
 	maxNew        = 100_000
 	maxNewOfAgent = 256
 )
@@ -30,8 +30,8 @@ type newClients struct {
 	byAgent atomic.Pointer[map[string][]ledger.NewClient]
 }
 
-// load reads which held-out clients have not answered. Each gateway has a copy in
-// memory, so a check-in needs no query. After an error the old copy stays in use.
+// load reads which held-out clients have not answered. Each gateway has a copy in memory, so
+// that a check-in needs no query. After an error, the old copy stays in use.
 func (n *newClients) load(ctx context.Context) {
 	all, err := n.ledger.OpenNewClients(ctx, time.Now().Add(-newFor), maxNew)
 	if err != nil {

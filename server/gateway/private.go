@@ -12,11 +12,12 @@ import (
 	"loadstar/server/terms"
 )
 
-// maxEnrolments limits the enrolments in a request. An agent has one for each of its keepers.
+// maxEnrolments is the maximum number of enrolments in a request. An agent has one for each of
+// its keepers.
 const maxEnrolments = 4
 
-// enrol passes an agent's enrolments to their keepers and returns the answers. If a keeper does not
-// answer now, its answer is missing, and the agent repeats its enrolment.
+// enrol passes an agent's enrolments to their keepers and returns the receipts. If a keeper
+// does not respond, its receipt is missing, and the agent repeats the enrolment.
 func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (receipts []*v1.Receipt, err error) {
 	if len(all) > maxEnrolments {
 		return nil, g.refuse.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
@@ -37,7 +38,8 @@ func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) 
 }
 
 // checkMasked checks that a result is masked if and only if its plan is private, and that the
-// fields of a masked result are valid. It returns what is wrong, or an empty string.
+// fields of a masked result are valid. It returns a description of the fault, or an empty
+// string.
 func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 	masked := r.Form == v1.Form_FORM_MASKED
 	switch {
@@ -86,7 +88,7 @@ func (f *folder) masked(counted []int) (p ledger.Partial, err error) {
 	return p, nil
 }
 
-// samePart rejects a result with the number of another counted result.
+// samePart rejects a result whose part number is that of another counted result.
 func (x *results) samePart(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	if r.Form != v1.Form_FORM_MASKED {
 		return nil, nil

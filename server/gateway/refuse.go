@@ -12,7 +12,8 @@ import (
 	"loadstar/server/pki"
 )
 
-// refuser answers calls that the gateway cannot or does not serve. It counts and logs the reasons.
+// refuser responds to calls that the gateway cannot or does not serve, and counts and logs the
+// reasons.
 type refuser struct {
 	log     *slog.Logger
 	metrics *metrics

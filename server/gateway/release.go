@@ -12,7 +12,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// offer is the list of releases for agents. Each gateway has a copy in memory, so a
+// offer is the list of releases for agents. Each gateway has a copy in memory, so that a
 // check-in needs no query.
 type offer struct {
 	list *v1.ReleaseList
@@ -28,7 +28,7 @@ type offers struct {
 	now atomic.Pointer[offer] // nil until the releases were read
 }
 
-// load reads the releases from the ledger. After an error the old list stays in use.
+// load reads the releases from the ledger. After an error, the old list stays in use.
 func (x *offers) load(ctx context.Context) {
 	all, err := x.ledger.Releases(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (x *offers) load(ctx context.Context) {
 			Id: r.ID, Name: r.Name, Number: r.Number, Run: r.Run, Version: r.Version, Role: r.Role, Plan: r.PlanBlob, Weights: r.Weights,
 		})
 	}
-	// The revision depends only on the list, so all gateways have the same one.
+	// The revision depends only on the list, so all gateways have the same revision.
 	o.list.Revision = max(binary.LittleEndian.Uint64(h.Sum(nil)), 1)
 	if old := x.now.Swap(o); old != nil && old.list.Revision != o.list.Revision {
 		x.mirror.wakeAll()

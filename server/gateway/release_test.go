@@ -19,7 +19,8 @@ import (
 	"loadstar/server/pki"
 )
 
-// Agents get the list of releases only if they use releases and have a different list.
+// TestReleaseList checks that agents get the list of releases only if they use releases and
+// have a different list.
 func TestReleaseList(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
@@ -59,8 +60,8 @@ func TestReleaseList(t *testing.T) {
 	}
 }
 
-// Reports with impossible texts are refused, impossible numbers are moved to the nearest
-// bound, and an agent's reports per day are limited.
+// TestHostileReports checks that reports with invalid strings are refused, that out-of-range
+// numbers are moved to the nearest bound, and that an agent's reports per day are limited.
 func TestHostileReports(t *testing.T) {
 	g, _ := newGateway(t)
 	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
@@ -128,7 +129,7 @@ func TestHostileReports(t *testing.T) {
 	if err := g.reports.add(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	// Only the agent decides whether a report is an interim one.
+	// Only the agent determines whether a report is an interim one.
 	for _, interim := range []bool{false, true} {
 		if x, ok := g.reports.check(&v1.ClientReport{Client: "a0", Day: today, Findings: []string{"impossible"}, Interim: interim}); !ok || x.Interim != interim {
 			t.Errorf("interim %v: %+v", interim, x)

@@ -17,7 +17,7 @@ import (
 
 // Limits on reports.
 const (
-	// maxReports limits the reports of one check-in.
+	// maxReports is the maximum number of reports in one check-in.
 	maxReports = 50
 	// reportsOfClient is the maximum number of reports that an agent may send in a day, per
 	// client that it may host. Further reports are ignored.
@@ -67,8 +67,8 @@ func (p *reports) add(ctx context.Context, agent string, sent []*v1.ClientReport
 	return nil
 }
 
-// may counts the reports of an agent, and reports whether it is within its limit for
-// the day.
+// may counts the reports of an agent, and returns whether the agent is within its limit for the
+// day.
 func (p *reports) may(agent string, n int, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *reports) may(agent string, n int, now time.Time) bool {
 	return true
 }
 
-// check checks a report. It refuses invalid texts, and moves out-of-range numbers to the
+// check checks a report. It refuses invalid strings, and moves out-of-range numbers to the
 // nearest bound.
 func (p *reports) check(r *v1.ClientReport) (x directory.Report, ok bool) {
 	if !validName(r.GetClient()) || len(r.Shares) > maxShares || len(r.Findings) > maxFindings || slices.ContainsFunc(r.Findings, invalidCode) ||
@@ -118,7 +118,7 @@ func (p *reports) check(r *v1.ClientReport) (x directory.Report, ok bool) {
 	}, err == nil
 }
 
-// known returns the codes of findings that this version knows, once each. Only known
+// known returns those of the codes that this version knows, without duplicates. Only known
 // codes are counted, because an agent could invent any number of others.
 func known(codes []string) (some []string) {
 	for _, c := range quality.Codes() {
@@ -129,12 +129,12 @@ func known(codes []string) (some []string) {
 	return some
 }
 
-// invalidCode reports whether a text is not a code such as unit-jump.
+// invalidCode reports whether a string does not have the format of a code, such as unit-jump.
 func invalidCode(s string) bool {
 	return s == "" || len(s) > codeBytes || strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
 }
 
-// bounded returns a number within 0 and most, or nil if it is unknown.
+// bounded returns a number, moved to between 0 and most if necessary, or nil if it is unknown.
 func bounded(x *float64, most float64) *float64 {
 	if x == nil || math.IsNaN(*x) {
 		return nil

@@ -102,8 +102,8 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	}
 	r.Chunk = nil
 	leaveGate(ctx)
-	// If the database does not respond, the agent gets a clear answer and keeps its result. Without the
-	// limit, the agent would give up first and would not know why.
+	// If the database does not respond, the agent gets a clear answer and keeps its result.
+	// Without this limit, the agent would give up first and would not know the reason.
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
 	counted, err := x.counter.count(within, a)
@@ -197,7 +197,8 @@ func (x *results) checkShape(r *v1.Result, t *terms.Terms) string {
 	return ""
 }
 
-// refusedByKeeper answers a result that a keeper does not accept, and ends its turn.
+// refusedByKeeper returns the response to a result that a keeper does not accept, and ends its
+// turn.
 func (x *results) refusedByKeeper(ctx context.Context, agent string, r *v1.Result, why error) (*v1.Received, error) {
 	// A keeper also refuses results of a round that was closed and released in the meantime. Such
 	// results are late, but not faulty.
@@ -226,8 +227,8 @@ func turnsOf(r *v1.Result) *v1.Turns {
 }
 
 // withoutNumbers returns the outcome of a result whose numbers are not needed, because its
-// turns are counted, closed or another agent's. Otherwise it returns nil. It queries the
-// ledger, because the mirror can be outdated.
+// turns are counted or closed, or belong to another agent. Otherwise it returns nil. It queries
+// the ledger, because the mirror can be outdated.
 func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result) (*v1.Received, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
@@ -248,8 +249,8 @@ func (x *results) withoutNumbers(ctx context.Context, agent string, r *v1.Result
 		case w.State == ledger.Asked && w.Version != r.Version:
 			return x.refuse.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
-			// The answer is the same for a late result and for another agent's client, so
-			// it reveals nothing about other agents' clients.
+			// The response is the same for a late result and for a result of another agent's
+			// client, so it reveals nothing about other agents' clients.
 			x.refuse.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.Received{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}

@@ -8,16 +8,16 @@ import (
 
 // Limits on what a gateway remembers about check-ins.
 const (
-	// seenEvery is how often the time of an agent's last check-in is stored.
+	// seenEvery is the interval at which the time of an agent's last check-in is stored.
 	seenEvery = time.Minute
 	// batches is the number of times per interval that check-ins are stored. An agent that
-	// returns takes part in runs after its check-in is stored.
+	// returns can take part in runs only after its check-in has been stored.
 	batches = 12
 	maxSeen = 100_000
 )
 
-// seen collects the agents that have checked in, until the ledger stores them. Each agent
-// is stored once per interval.
+// seen collects the agents that have checked in until the ledger stores them. Each agent is
+// stored once per interval.
 type seen struct {
 	every time.Duration
 
@@ -66,7 +66,7 @@ func (g *Gateway) storeSeen(ctx context.Context, agents []string) {
 		return
 	}
 	if err := g.Ledger.Directory.Seen(ctx, agents, g.Ledger.Now()); err != nil && ctx.Err() == nil {
-		// The agents are recorded again after an interval that is shorter than the time
+		// The agents are recorded again after the next interval, which is shorter than the time
 		// after which they would be excluded from runs.
 		g.Log.Warn("cannot store the times of agents' calls", "error", err)
 	}

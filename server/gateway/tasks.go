@@ -10,7 +10,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// tasks writes the tasks of agents.
+// tasks creates the tasks for agents.
 type tasks struct {
 	terms      *terms.Cache
 	history    *history

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// trustFor limits how long a gateway relies on an earlier lookup of an agent if it does not
-	// know whether there were revocations since. A revocation in another process therefore takes
-	// effect in this gateway within this time.
+	// trustFor is the time for which a gateway relies on an earlier lookup of an agent if it
+	// does not know whether anything has been revoked since. A revocation in another process
+	// therefore takes effect in this gateway within this time.
 	trustFor = time.Second
-	// knownFor is the limit otherwise.
+	// knownFor is the time for which a gateway relies on a lookup if it knows that nothing has
+	// been revoked since.
 	knownFor   = time.Minute
 	maxTrusted = 100_000 // agents
 )
 
-// trust caches which agents the ledger allowed to call, and with which certificate. It is safe
-// for concurrent use.
+// trust caches which agents are allowed to call according to the ledger, and with which
+// certificate. It is safe for concurrent use.
 type trust struct {
 	mu      sync.Mutex
 	known   map[string]trusted // by agent
@@ -64,7 +65,7 @@ func (t *trust) end(agent, serial string, c directory.Caller, l lookup, allowed 
 	t.known[agent] = trusted{c, serial, l.began}
 }
 
-// get returns an agent that was allowed with this certificate.
+// get returns an agent that was allowed to call with this certificate.
 func (t *trust) get(agent, serial string) (c directory.Caller, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,8 +81,8 @@ func (t *trust) get(agent, serial string) (c directory.Caller, ok bool) {
 	return has.Caller, now.Sub(has.began) < limit
 }
 
-// check stores the number that changes with revocations, and the time at which it was read. If
-// the number has changed, all agents are looked up again, and check returns true.
+// check stores the stamp that changes with revocations, and the time at which it was read. If
+// the stamp has changed, all agents are looked up again, and check returns true.
 func (t *trust) check(stamp int64, read time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,8 +27,8 @@ func TestTrust(t *testing.T) {
 		if has("a", "1") {
 			t.Error("trusted for longer than a second")
 		}
-		// Trust lasts for a second from the start of the lookup, because the ledger's
-		// answer may be as old as that.
+		// Trust lasts for a second from the start of the lookup, because the ledger's response
+		// may be that old.
 		l := x.begin()
 		time.Sleep(trustFor)
 		x.end("a", "1", directory.Caller{}, l, true)
@@ -55,8 +55,8 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// A revocation takes effect at once in the gateway that receives it, and within trustFor in
-// other gateways.
+// TestRevoked checks that a revocation takes effect at once in the gateway that receives it,
+// and within trustFor in other gateways.
 func TestRevoked(t *testing.T) {
 	g, h := newGateway(t)
 	fetch := func() int {

@@ -16,8 +16,8 @@ import (
 	"loadstar/server/directory"
 )
 
-// If the database is closed, the log names the call and the failed operation. The agent
-// learns only that it must retry.
+// TestUnavailable checks that if the database is closed, the log names the call and the failed
+// operation, and the agent learns only that it must retry.
 func TestUnavailable(t *testing.T) {
 	const procedure = v1.AgentServiceExchangeProcedure
 	for operation, q := range map[string]*v1.ExchangeRequest{

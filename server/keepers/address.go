@@ -8,14 +8,14 @@ import (
 	"loadstar/fed/member"
 )
 
-// Address says where a keeper is and who it is.
+// Address contains a keeper's name, address and identity.
 type Address struct {
 	Name     string
 	URL      string
 	Identity member.Pin
 }
 
-// Parse reads an address of the form NAME=URL,sha256:HEX.
+// Parse parses an address in the format NAME=URL,sha256:HEX.
 func Parse(text string) (a Address, err error) {
 	name, rest, _ := strings.Cut(text, "=")
 	at, identity, ok := strings.Cut(rest, ",")

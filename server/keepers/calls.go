@@ -15,11 +15,12 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Masks returns the sum of the masks of a round's results, of all keepers. If these choose which
-// results count, chosen has their places in the request. The request is an encoded
-// v1.KeeperReleaseRequest and must be the same whenever it is repeated. Masks waits while a keeper
-// does not answer, and then calls waits with the reason; it calls it with nil when the keeper
-// answers again. An error that is [Refused] is final.
+// Masks returns the sum, over all keepers, of the masks of a round's results. If the keepers
+// choose which results count, chosen contains the indices of these results in the request. The
+// request is an encoded v1.KeeperReleaseRequest, and must be the same whenever it is repeated.
+// While a keeper does not answer, or may still allow the request, Masks waits and calls waits
+// with the reason. When the keeper answers, Masks calls waits with nil. A [Refused] error is
+// final.
 func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits func(error)) (sum []uint64, chosen []int64, err error) {
 	q := &v1.KeeperReleaseRequest{}
 	if err := proto.Unmarshal(request, q); err != nil {
@@ -57,8 +58,8 @@ func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits f
 	return sum, chosen, nil
 }
 
-// roles returns the keeper that decides about results, and the others. It is the one whose
-// identity is the last in the terms of a round.
+// roles returns the keeper that decides which results count, and the other keepers. The
+// deciding keeper is the one with the greatest identity.
 func (s *Set) roles(names []string) (decides *keeper, others []*keeper, err error) {
 	all, err := s.find(names)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Set) roles(names []string) (decides *keeper, others []*keeper, err erro
 	return all[len(all)-1], all[:len(all)-1], nil
 }
 
-// release repeats a request until the keeper answers.
+// release repeats a request until the keeper releases the masks or refuses permanently.
 func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits func(error)) (*v1.KeeperReleaseResponse, error) {
 	retry := k.retry(fmt.Sprint("release ", q.Round.Round))
 	for {
@@ -97,14 +98,15 @@ func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits 
 	}
 }
 
-// enrolWithin limits how long an agent's call waits for a keeper, and sealedBytes a seal.
+// enrolWithin is the time limit for passing an enrolment to a keeper, for which an agent's call
+// waits. sealedBytes is the maximum size of an enrolment's sealed message.
 const (
 	enrolWithin = 5 * time.Second
 	sealedBytes = 4 << 10
 )
 
-// Enrol passes an agent's seal to its keeper and returns the answer. It is nil if the keeper does
-// not answer now: the agent repeats the seal.
+// Enrol passes an agent's enrolment to its keeper and returns the receipt. The receipt is nil
+// if the keeper does not answer; the agent then repeats the enrolment.
 func (s *Set) Enrol(ctx context.Context, agent string, e *v1.Enrolment) *v1.Receipt {
 	if s == nil || len(e.GetSealed()) > sealedBytes {
 		return nil
@@ -140,7 +142,7 @@ func (k *keeper) fleet() string {
 	return k.says.GetFleet()
 }
 
-// MaxChecked is the number of results in a call of Check.
+// MaxChecked is the maximum number of results in a call of Check.
 const MaxChecked = member.MaxChecked
 
 // Directions returns the seed of the random vectors with which keepers check the results of a run.
@@ -188,7 +190,8 @@ func (s *Set) Directions(ctx context.Context, names []string, run string) (seed 
 	return seed, nil
 }
 
-// Newest returns the newest round of a run that one of its keepers has released, or -1.
+// Newest returns the newest round of a run that any of the keepers has released, or -1 if there
+// is none.
 func (s *Set) Newest(ctx context.Context, names []string, run string) (newest int64, err error) {
 	these, err := s.find(names)
 	if err != nil {
@@ -214,7 +217,7 @@ func (s *Set) Newest(ctx context.Context, names []string, run string) (newest in
 	return newest, nil
 }
 
-// maxDirections limits the runs whose random vectors are in memory.
+// maxDirections is the maximum number of runs whose random vectors' seeds are in memory.
 const maxDirections = 64
 
 // away returns an error if the keeper did not answer the last call.
@@ -227,9 +230,10 @@ func (k *keeper) away() error {
 	return &Away{k.Name, k.silent, k.why}
 }
 
-// Check reports which of some results of a run with the given directions are accepted. Keepers take
-// the products of their masks away one after the other, and the last one decides. It returns [Away] at
-// once if one of them did not answer the last call, so that results of other runs do not wait.
+// Check reports, for each of several results, whether the keepers accept it. directions is the
+// seed of the run's random vectors. One after the other, the keepers subtract the products of
+// their masks, and the last one decides. If one of them did not answer the last call, Check
+// returns [Away] at once, so that results of other runs do not wait.
 func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, in *v1.MaskedRound, results []*v1.CheckedResult) (accepted []bool, err error) {
 	decides, others, err := s.roles(names)
 	if err != nil {
@@ -272,5 +276,6 @@ func (k *keeper) check(ctx context.Context, q *v1.KeeperCheckRequest) (a *v1.Kee
 	return a, err
 }
 
-// checkWithin is shorter than a result may wait to be counted.
+// checkWithin is the time limit of a check. It is shorter than the time for which a result may
+// wait to be counted.
 const checkWithin = 10 * time.Second

@@ -1,6 +1,7 @@
-// Package keepers calls the keepers of private plans. A keeper is another organization's process that holds
-// the keys of agents' masks, see package loadstar/fed/mask. It can be unavailable for hours, so callers
-// get a reason to show, and calls that must succeed wait.
+// Package keepers calls the keepers of private plans. A keeper is a process of another
+// organisation that holds the keys of agents' masks (see the package loadstar/fed/mask). It can
+// be unavailable for hours, so callers get a reason that they can show, and calls that must
+// succeed wait.
 package keepers
 
 import (
@@ -27,7 +28,7 @@ import (
 // Config configures the keepers of a server.
 type Config struct {
 	Addresses []Address
-	// Key is the server's key, by which keepers know it.
+	// Key is the server's key, by which keepers recognise the server.
 	Key ed25519.PrivateKey
 	// Epoch notes an epoch that a keeper has signed, and returns the newest one that it ever
 	// signed.
@@ -47,14 +48,16 @@ const (
 	watchEvery  = 10 * time.Second // while results of a round are checked
 	planEvery   = 3 * time.Second  // while a run waits for the approval of its plan
 	stateWithin = 10 * time.Second
-	// answerWithin is for calls that compute: a keeper takes half a minute for 100,000 results.
+	// answerWithin is the time limit for calls that need much computation. A keeper takes half a
+	// minute for 100,000 results.
 	answerWithin = 5 * time.Minute
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
 	answerBytes  = 64 << 20
 )
 
-// Set is the keepers of a server. It is safe for concurrent use. A nil Set has none.
+// Set holds the keepers of a server. It is safe for concurrent use. A nil Set contains no
+// keepers.
 type Set struct {
 	Config
 	all     []*keeper
@@ -63,16 +66,17 @@ type Set struct {
 	back    *prometheus.CounterVec
 }
 
-// approval is what is known of a keeper's approval of a plan. Most keepers approve any plan.
+// approval is what the server knows about a keeper's approval of a plan. Most keepers approve
+// any plan.
 type approval int
 
 const (
-	asked    approval = iota // it has not answered yet
-	withheld                 // its people have not approved the plan
+	asked    approval = iota // the keeper has not answered yet
+	withheld                 // its administrators have not approved the plan
 	approved
 )
 
-// keeper is one keeper.
+// keeper is a keeper and its last known state.
 type keeper struct {
 	Address
 	client v1.KeeperServiceClient
@@ -85,7 +89,7 @@ type keeper struct {
 	behind     map[string]int64     // members behind regions, by region
 	says       *v1.KeeperStatement  // what it says
 	directions map[string]mask.Seed // by run
-	plans      map[string]approval  // by SHA-256; no plan is disapproved later
+	plans      map[string]approval  // by SHA-256; an approval is never withdrawn
 	asked      time.Time            // when it was last asked for its state
 	silent     time.Time            // when it answered last, or zero if it answers
 	why        error                // why it does not
@@ -104,12 +108,12 @@ func (a *Away) Error() string {
 
 func (a *Away) Unwrap() error { return a.Why }
 
-// Refused means that a keeper refuses by one of its rules. Repeating the call does not help, unless
-// it waits for something.
+// Refused means that a keeper refuses a call because of one of its rules. Repeating the call
+// does not help, unless Waits returns true.
 type Refused struct{ Name, Rule, Reason string }
 
-// Waits reports whether the keeper may allow the same call later: when its people have approved the
-// plan, or tomorrow.
+// Waits reports whether the keeper may allow the same call later, after its administrators have
+// approved the plan, or on the next day.
 func (r *Refused) Waits() bool { return r.Rule == "plan" || r.Rule == "daily" }
 
 func (r *Refused) Error() string {
@@ -152,7 +156,7 @@ func New(ctx context.Context, c Config) (*Set, error) {
 	return s, nil
 }
 
-// clientOf returns what calls a keeper.
+// clientOf returns the HTTP client for calls to a keeper.
 func (c *Config) clientOf(a Address) (*http.Client, error) {
 	if c.Client != nil {
 		return c.Client(a), nil
@@ -173,12 +177,12 @@ func (k *keeper) retry(call string) backoff.Backoff {
 	return b
 }
 
-// Fingerprint returns the SHA-256 of the server's key, which a keeper's people enter.
+// Fingerprint returns the SHA-256 of the server's key, which a keeper's administrators enter.
 func Fingerprint(key ed25519.PrivateKey) string {
 	return member.PinOf(key.Public().(ed25519.PublicKey)).String()
 }
 
-// Run asks all keepers for their statements, and again once a minute, until ctx ends.
+// Run asks all keepers for their statements, at once and then every minute, until ctx ends.
 func (s *Set) Run(ctx context.Context) error {
 	if s == nil {
 		<-ctx.Done()
@@ -208,13 +212,13 @@ func (k *keeper) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-asks: // callers wait to hear that the keeper is back, or approves
+		case <-asks: // callers wait until the keeper answers again, or approves a plan
 		}
 		timer.Stop()
 	}
 }
 
-// unapproved reports whether a plan waits for the keeper's approval.
+// unapproved reports whether any plan waits for the keeper's approval.
 func (k *keeper) unapproved() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,7 +230,7 @@ func (k *keeper) unapproved() bool {
 	return false
 }
 
-// ask lets follow ask the keeper at once.
+// ask makes follow ask the keeper at once.
 func (k *keeper) ask() {
 	select {
 	case k.asks <- struct{}{}:
@@ -234,7 +238,8 @@ func (k *keeper) ask() {
 	}
 }
 
-// state asks for the keeper's statement, and whether it approves plans that it did not approve yet.
+// state asks the keeper for its statement, and whether it now approves the plans that it has
+// not approved yet.
 func (k *keeper) state(ctx context.Context) error {
 	k.mu.Lock()
 	k.asked = time.Now()
@@ -271,8 +276,9 @@ func (k *keeper) state(ctx context.Context) error {
 	return nil
 }
 
-// Approved returns nil if all keepers approve a plan, as far as they have said it, and otherwise
-// which one does not: without approval, agents would train rounds that are never released.
+// Approved returns nil if all the named keepers have approved a plan, and otherwise an error
+// that names a keeper that has not. Without approval, agents would train rounds that are never
+// released.
 func (s *Set) Approved(names []string, plan string) error {
 	these, err := s.find(names)
 	if err != nil {
@@ -299,18 +305,18 @@ func (s *Set) Approved(names []string, plan string) error {
 	return nil
 }
 
-// maxPlans limits the plans of which it is known whether a keeper approves.
+// maxPlans is the maximum number of plans for which a keeper's approval is remembered.
 const maxPlans = 64
 
-// call makes one call, and notes whether the keeper answers. The call returns the epoch that the
-// keeper has signed.
+// call makes one call, and records whether the keeper answers. do makes the call, and returns
+// the epoch that the keeper has signed.
 func (k *keeper) call(ctx context.Context, what string, within time.Duration, do func(context.Context) (epoch int64, err error)) error {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	epoch, err := do(limited)
 	if err == nil {
 		newest, failed := k.set.Epoch(ctx, hex.EncodeToString(k.Identity[:]), epoch)
-		if failed != nil { // the keeper has answered, and this server cannot note it
+		if failed != nil { // the keeper has answered, but this server cannot store its epoch
 			return failed
 		}
 		err = k.current(epoch, newest)
@@ -332,8 +338,9 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 	return nil
 }
 
-// current returns an error if the keeper has signed a later epoch before: then there are two
-// keepers with one identity, or one was restored, and a round could be released twice.
+// current returns an error if the keeper has already signed a later epoch. There are then two
+// keepers with one identity, or a keeper was restored from a backup, and a round could be
+// released twice.
 func (k *keeper) current(epoch, newest int64) error {
 	if newest <= epoch {
 		return nil
@@ -343,7 +350,7 @@ func (k *keeper) current(epoch, newest int64) error {
 	return errors.New("its folder was copied, or restored from a backup: a keeper with its identity that started later has answered before")
 }
 
-// refusal returns the rule by which a keeper refuses, or nil if it does not.
+// refusal returns a [Refused] error if err means that the keeper refuses, and otherwise nil.
 func (k *keeper) refusal(err error) error {
 	var said *connect.Error
 	if !errors.As(err, &said) || said.Code() != connect.CodeFailedPrecondition {
@@ -359,7 +366,8 @@ func (k *keeper) refusal(err error) error {
 	return &Refused{k.Name, "unknown", printable(said.Message())}
 }
 
-// printable returns a keeper's text as people may see it.
+// printable returns a string from a keeper, shortened and without control characters, so that
+// it can be displayed.
 func printable(text string) string {
 	if len(text) > 500 {
 		text = text[:500]
@@ -454,12 +462,12 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// Least returns the smallest number of agents whose sum a keeper releases by its own rules. It is
-// 0 if the keeper has not answered yet.
+// Least returns the smallest number of agents whose sum a keeper's own rules allow it to
+// release. It is 0 if the keeper has not answered yet.
 func (s *Set) Least(name string) int64 {
 	these, err := s.find([]string{name})
 	if err != nil {
-		return 0 // Has says so
+		return 0 // Has reports this
 	}
 	these[0].mu.Lock()
 	defer these[0].mu.Unlock()
@@ -486,7 +494,7 @@ func (s *Set) Agents(name string, all []string) (n int64) {
 func (s *Set) Watch(names []string) {
 	these, err := s.find(names)
 	if err != nil {
-		return // Statements says so
+		return // Statements reports this
 	}
 	for _, k := range these {
 		k.mu.Lock()

@@ -25,16 +25,17 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// liar is a keeper that answers what a test tells it to. The real one does not.
+// liar is a keeper that gives the answers that a test chooses, including wrong ones that a real
+// keeper would not give.
 type liar struct {
 	v1.UnimplementedKeeperServiceHandler
 	key    ed25519.PrivateKey
 	number atomic.Int64 // of the statement
 	epoch  atomic.Int64
 	caller atomic.Value // member.Pin
-	wrong  atomic.Bool  // the signature of a release
+	wrong  atomic.Bool  // whether the signature of a release is wrong
 	refuse atomic.Bool
-	allows atomic.Bool // any plan
+	allows atomic.Bool // whether any plan is approved
 	size   int64
 	at     string
 	server *httptest.Server
@@ -51,7 +52,7 @@ func newLiar(t *testing.T, size int64) *liar {
 	return l
 }
 
-// start serves at the address of an earlier start.
+// start serves the keeper, at the same address as before if it was started before.
 func (l *liar) start(t *testing.T) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -122,7 +123,7 @@ func (l *liar) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnr
 	return a, nil
 }
 
-// set returns the keepers as a server has them, and the newest epochs that it remembers.
+// set returns a server's set of keepers, which remembers the newest epochs in epochs.
 func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -155,8 +156,8 @@ func request(t *testing.T, length int64) []byte {
 	return b
 }
 
-// TestApproved checks that a server asks for an approval only if a keeper withholds it. Most keepers
-// allow any plan.
+// TestApproved checks that the error asks for an approval only if the keeper withholds it. Most
+// keepers allow any plan.
 func TestApproved(t *testing.T) {
 	a := newLiar(t, 3)
 	s := set(t, map[string]int64{}, Address{"auditor", a.at, a.pin()})
@@ -188,7 +189,7 @@ func TestApproved(t *testing.T) {
 	}
 }
 
-// TestMasks asks two keepers, of which one does not answer for a while.
+// TestMasks asks two keepers, one of which does not answer for a while.
 func TestMasks(t *testing.T) {
 	a, b := newLiar(t, 3), newLiar(t, 3)
 	s := set(t, map[string]int64{}, Address{"auditor", a.at, a.pin()}, Address{"union", b.at, b.pin()})
@@ -257,7 +258,8 @@ func TestMasks(t *testing.T) {
 	}
 }
 
-// TestWatch checks that a process which does not call a keeper itself learns soon that it is away.
+// TestWatch checks that a process that does not call a keeper itself soon notices that the
+// keeper does not answer.
 func TestWatch(t *testing.T) {
 	l := newLiar(t, 3)
 	s := set(t, map[string]int64{}, Address{"auditor", l.at, l.pin()})
@@ -277,7 +279,7 @@ func TestWatch(t *testing.T) {
 	}
 	until("the keeper does not answer", func() bool { return !silent() })
 	l.server.Close()
-	s.Watch(names) // it was asked just now
+	s.Watch(names) // the keeper was asked just now
 	k := s.all[0]
 	if len(k.asks) != 0 {
 		t.Error("the keeper is asked at every call")
@@ -353,7 +355,7 @@ func TestServersOwnFault(t *testing.T) {
 	}
 }
 
-// TestLies checks that a wrong keeper is not believed.
+// TestLies checks that wrong answers from a keeper are refused.
 func TestLies(t *testing.T) {
 	l, epochs := newLiar(t, 3), map[string]int64{}
 	other := newLiar(t, 3)

@@ -13,7 +13,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// read checks an answer with a statement, and adopts the statement.
+// read checks a response that contains a statement, and stores the statement.
 func (k *keeper) read(q *v1.KeeperStateRequest, a *v1.KeeperStateResponse) (epoch int64, err error) {
 	text, err := proto.Marshal(a.Statement)
 	if err != nil {
@@ -46,7 +46,7 @@ func (k *keeper) read(q *v1.KeeperStateRequest, a *v1.KeeperStateResponse) (epoc
 	return a.Signature.Epoch, nil
 }
 
-// verify checks the signature of an answer and returns the epoch in it.
+// verify checks the signature of a response, and returns the epoch in it.
 func (k *keeper) verify(q proto.Message, a member.Answer) (epoch int64, err error) {
 	k.mu.Lock()
 	identity := ed25519.PublicKey(k.says.GetIdentity())

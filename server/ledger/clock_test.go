@@ -10,9 +10,9 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Two machines with wrong clocks agree on the time if their ledger is PostgreSQL. Neither
-// takes the lead from the other, and a lease that is valid for one has not expired for the
-// other.
+// TestNowIsTheDatabasesTime checks that two machines with wrong clocks agree on the time if
+// their ledger is PostgreSQL. Neither takes the lead from the other, and a lease that is valid
+// for one has not expired for the other.
 func TestNowIsTheDatabasesTime(t *testing.T) {
 	at := cluster.Database(t)
 	by := func(wrong time.Duration) *Ledger {
@@ -43,7 +43,7 @@ func TestNowFollowsTheMachineWithSQLite(t *testing.T) {
 }
 
 // TestClockWasAhead checks that a lead and a check-in from a time when the clock was a year
-// ahead do not last for a year.
+// ahead do not remain valid for a year.
 func TestClockWasAhead(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

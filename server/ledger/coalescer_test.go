@@ -10,8 +10,8 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// Each of many concurrent callers gets the answer to its own query. The queries cover
-// agents with and without clients and tasks, and unknown agents.
+// TestCoalescer checks that each of many concurrent callers gets the answer to its own query.
+// The queries cover agents with and without clients and tasks, and unknown agents.
 func TestCoalescer(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

@@ -12,11 +12,11 @@ import (
 
 // Several processes may count a run's results at the same time, but none may count while a
 // coordinator drives the run. With PostgreSQL, counting takes a shared lock on the run, and
-// all changes of the run take an exclusive one. SQLite has one writer.
+// every change to the run takes an exclusive one. SQLite allows only one writer.
 //
-// A batch gets its number under the lock. The holder of the exclusive lock therefore knows that all
-// batches up to the newest are stored, and that later ones get higher numbers. Among transactions
-// with the shared lock, the numbers do not follow the order of commits.
+// A batch gets its number under the lock. The holder of the exclusive lock therefore knows that
+// all batches up to the newest are stored, and that later ones get higher numbers. Transactions
+// that hold the shared lock do not always commit in the order of their batch numbers.
 
 // slots is the number of rows that a run has for counting processes. Two processes may use
 // the same row by chance, and then wait for each other.
@@ -47,8 +47,8 @@ func scanCounter(row interface{ Scan(...any) error }) (c counterRow, err error) 
 	return c, sqlstore.CheckRow("counters", checksum, run, c.slot, c.batch, c.receipts)
 }
 
-// newestBatch returns the newest batch of a locked run, which is the batch in its row or one
-// that was counted later.
+// newestBatch returns the newest batch of a locked run, which is either the batch in the run's
+// row or one that was counted later.
 func newestBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (newest int64, err error) {
 	newest = r.Batch
 	err = sqlstore.Query(ctx, tx, func(rows *sql.Rows) error {
@@ -74,15 +74,15 @@ func (ct *Counter) nextBatch(ctx context.Context, tx *sqlstore.Txn, r *Run) (nex
 	return next, nil
 }
 
-// note records in this process's row that it counts a batch.
+// note records a counted batch in this process's row.
 func (ct *Counter) note(ctx context.Context, tx *sqlstore.Txn, run string, round, batch, counted, bytes int64) error {
 	own := func() (counterRow, error) {
 		return scanCounter(tx.QueryRowContext(ctx, selectCounters+" WHERE run = $1 AND slot = $2"+ct.store.LockClause("UPDATE"), run, ct.slot))
 	}
 	c, err := own()
 	if errors.Is(err, sql.ErrNoRows) {
-		// Another transaction may also add the row. The second one waits for the first, and
-		// then reads what it has stored.
+		// Another transaction may also add the row. The second transaction waits for the first,
+		// and then reads what the first has stored.
 		if _, err := tx.ExecContext(ctx, "INSERT INTO counters (run, slot, batch, receipts, round, counted, bytes, checksum) VALUES ($1, $2, 0, 0, $3, 0, 0, $4) ON CONFLICT (run, slot) DO NOTHING",
 			run, ct.slot, round, sqlstore.RowSum("counters", run, ct.slot, int64(0), int64(0))); err != nil {
 			return err

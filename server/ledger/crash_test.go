@@ -20,9 +20,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// child is the main function of a second process. Depending on args, it only opens the
-// ledger, or it counts all turns of a round in random order and prints those that it
-// counted.
+// child is the main function of a second process. Depending on args, it either only opens the
+// ledger or counts all turns of a round in random order and prints those that it counted.
 func child(at string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, at)
@@ -137,8 +136,8 @@ func (s *site) kept(said []string) {
 	}
 }
 
-// TestKill checks that no turn is lost, and none is in the sums twice, if processes are
-// killed while they count and other processes continue.
+// TestKill checks that no turn is lost or added to the sums twice if processes are killed while
+// they count and other processes continue.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

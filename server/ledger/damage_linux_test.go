@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A server that starts on a full disk reports that. SQLite alone says "disk I/O error (4874)".
+// TestStartOnFullDisk checks that a server that starts on a full disk reports that the disk is
+// full. SQLite's own message is only "disk I/O error (4874)".
 func TestStartOnFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount a small disk")

@@ -56,14 +56,16 @@ func fill(t *testing.T, at string) *site {
 }
 
 // TestChangedRows changes each column that a checksum covers, in one row of each table, and
-// checks that the change is detected and the row named. It also deletes a receipt.
+// checks that the change is detected and that the error names the row. It also deletes a
+// receipt.
 func TestChangedRows(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := fill(t, at), t.Context()
 		testkit.Must(t, sqlstore.CheckRows(ctx, s.Store.DB, true))
 		for table, x := range sqlstore.SummedTables {
 			columns := strings.Split(x.Columns, ", ")
-			// The columns in the checksum, and the expression that no statement can set.
+			// The checksum of a round covers an expression instead of the column counted, and no
+			// statement can set an expression.
 			if table == "rounds" {
 				columns = slices.DeleteFunc(columns, func(c string) bool { return strings.HasPrefix(c, "CASE") })
 				columns = append(columns, "counted")
@@ -74,7 +76,7 @@ func TestChangedRows(t *testing.T) {
 				}
 				tx, err := s.Store.Write.BeginTx(ctx, nil)
 				testkit.Must(t, err)
-				// A text is replaced by another text, and a number by another number.
+				// Replace a string by another string, and a number by another number.
 				change := "CAST(" + column + " AS TEXT) || 'x'"
 				var value any
 				where := map[string]string{"rounds": " WHERE round = 0", "versions": " WHERE version = 1"}[table]
@@ -99,7 +101,7 @@ func TestChangedRows(t *testing.T) {
 				testkit.Must(t, tx.Rollback())
 			}
 		}
-		// A server that starts does not read the receipts of merged rounds, but a backup does.
+		// A starting server does not read the receipts of merged rounds, but a backup does.
 		for client, atStart := range map[string]bool{"c00000": false, "c00003": true} {
 			tx, err := s.Store.Write.BeginTx(ctx, nil)
 			testkit.Must(t, err)
@@ -182,8 +184,8 @@ func TestReadsChecked(t *testing.T) {
 	})
 }
 
-// TestDamage flips bits in a database and its log. Either the ledger does not open, or the
-// data that decides counting is unchanged.
+// TestDamage flips bits in a database and its log. Either the ledger does not open, or the data
+// that determines what is counted is unchanged.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	s := fill(t, "sqlite:"+path)

@@ -15,7 +15,7 @@ const (
 	CodeRevoked = "revoked"
 )
 
-// Decline is the reason why a turn ended without a result.
+// Decline records why a turn ended without a result.
 type Decline struct {
 	Turn
 	Agent        string
@@ -23,9 +23,9 @@ type Decline struct {
 	At           time.Time
 }
 
-// Decline marks an agent's leases in a round as declined, with a reason. The coordinator
-// then withdraws them. It skips leases that another transaction has locked. Only turns with
-// a lease get a row, so an agent cannot fill the table.
+// Decline marks an agent's leases in a round as declined, with a reason. Decline skips leases
+// that another transaction has locked. The coordinator later withdraws the declined leases.
+// Only turns with a lease get a row, so an agent cannot fill the table.
 func (ct *Counter) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
 	defer sqlstore.Wrap(&err, "declining leases of agent", agent, "in run", run)
 	now := ct.store.Now()
@@ -58,7 +58,7 @@ func (ct *Counter) addDeclines(ctx context.Context, tx *sqlstore.Txn, all []Decl
 	return nil
 }
 
-// endTurns deletes all leases of a run and records the reason.
+// endTurns deletes all leases of a run, and records the reason for each turn.
 func (ct *Counter) endTurns(ctx context.Context, tx *sqlstore.Txn, run, reason string, now time.Time) error {
 	var all []Decline
 	err := sqlstore.Query(ctx, tx, func(r *sql.Rows) error {

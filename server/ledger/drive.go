@@ -24,8 +24,8 @@ type Drive struct {
 }
 
 // Drive runs do in a transaction that locks the run. It returns ErrDeposed if another
-// coordinator has taken over. After any error the caller must read the run again, because
-// the outcome of the commit may be unknown.
+// coordinator has taken over. After any error, the caller must read the run again, because the
+// outcome of the commit may be unknown.
 func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) (err error) {
 	var failed error // the error of do, which already names its operation
 	defer func() {
@@ -46,9 +46,9 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 	})
 }
 
-// Begin makes the clients that a filter selects the members of the run's fleet, except those
-// that are held out. It numbers them in the byte order of their names. It stores version 0
-// and r's Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
+// Begin adds the clients that a filter selects to the run's fleet, except those that are held
+// out. It numbers the members in the byte order of their names. It stores version 0 and r's
+// Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
 func (d *Drive) Begin(r Run, v Version, members directory.Filter, now time.Time) (fleet int64, err error) {
 	defer sqlstore.Wrap(&err, "beginning run", d.Run.ID)
 	args := []any{d.Run.ID}
@@ -114,7 +114,7 @@ func (d *Drive) Receipts(after int64) (all []Receipt, updates []Share, err error
 	return all, updates, err
 }
 
-// scanReceipt reads a row: the first columns into others, and the remaining ones into a
+// scanReceipt scans the first columns of a row into others, and the remaining columns into a
 // receipt and its share.
 func scanReceipt(r *sql.Rows, others ...any) (x Receipt, s Share, err error) {
 	var run string
@@ -129,12 +129,13 @@ func scanReceipt(r *sql.Rows, others ...any) (x Receipt, s Share, err error) {
 // Lease permits a member's update to be counted in a round.
 type Lease struct {
 	No, Round, Version int64
-	// Expired means that its agent did not answer in time. Otherwise the agent declined it,
-	// or an operator revoked the client.
+	// Expired means that the agent did not answer in time. Otherwise, the agent declined the
+	// lease, or an operator revoked the client.
 	Expired bool
 }
 
-// Withdraw deletes expired leases and returns them. It records the reasons for their end.
+// Withdraw deletes expired leases and returns them. It records the reason why each of them
+// ended.
 func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	defer sqlstore.Wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	var lost []Decline
@@ -159,9 +160,9 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	return all, d.l.Counter.addDeclines(d.ctx, d.tx, lost)
 }
 
-// Asking describes leases for members of the fleet. The leases last until Until and can
-// be extended up to Latest. The zero time means no limit. Members whose agents were not
-// seen since Seen get no lease.
+// Asking describes leases for members of the fleet. The leases last until Until and can be
+// extended up to Latest. The zero time means no limit. Members whose agents have not been seen
+// since Seen get no lease.
 type Asking struct {
 	Round, Version      int64
 	Members             []int64
@@ -230,8 +231,8 @@ func scanLease(r *sql.Rows) (x leaseRow, err error) {
 // leaseTypes are the types of storedLease.
 var leaseTypes = []string{"text", "bigint", "text", "bigint", "text", "bigint", "bigint", "bigint", "bigint"}
 
-// addLeases adds leases of one run with one statement. orElse is the end of the statement,
-// which handles existing leases.
+// addLeases adds leases of one run with one statement. orElse is the end of the statement; it
+// determines what happens if a lease exists.
 func (l *Ledger) addLeases(ctx context.Context, tx *sqlstore.Txn, all []leaseRow, orElse string) error {
 	if len(all) == 0 {
 		return nil
@@ -287,9 +288,8 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 }
 
 // Close closes a round. The round's merge will include everything counted up to the run's
-// newest batch. Close deletes the open leases, unless carries is set and they stay valid
-// in later rounds. It also stores the state of the machine, which has advanced to the next
-// round.
+// newest batch. Close deletes the open leases unless carries is set; then they stay valid in
+// later rounds. It also stores machine, which has already advanced to the next round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer sqlstore.Wrap(&err, "closing a round of run", d.Run.ID)
 	has, err := d.round(r.Round, RoundOpen)
@@ -336,8 +336,9 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	return d.deleteSums(round.LastBatch)
 }
 
-// Evaluation returns the sum of the evaluations of all results that are counted and not
-// merged. It does not verify checksums, because the merge verifies them when it reads the numbers.
+// Evaluation returns the sum of the evaluations of all results that are counted but not yet
+// merged. It does not verify checksums, because the merge verifies them when it reads the
+// numbers.
 func (d *Drive) Evaluation() (e Evaluation, err error) {
 	defer sqlstore.Wrap(&err, "reading the evaluation of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -369,14 +370,14 @@ func (d *Drive) deleteSums(batch int64) error {
 	return nil
 }
 
-// Merging returns the closed round without a new version, if any.
+// Merging returns the closed round whose version has not been published yet, if there is one.
 func (d *Drive) Merging() (r Round, found bool, err error) {
 	defer sqlstore.Wrap(&err, "reading the closed round of run", d.Run.ID)
 	err = sqlstore.Query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
-		// The last row, which is the oldest round, is returned.
+		// The last row is kept, which is the oldest round.
 	}, selectRounds+" WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging)
 	return r, found, err
 }

@@ -53,8 +53,8 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-// Members are the clients of agents that were seen recently and that have the inputs and
-// the interval of the run. The other clients are named.
+// TestFilter checks that the members are those clients that have the inputs and the interval of
+// the run, and whose agents were seen recently. Lacking returns clients that do not qualify.
 func TestFilter(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -118,7 +118,7 @@ func TestAskAndWithdraw(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
-			// Enough members for more than one statement; 5000 is unknown.
+			// The members do not fit in one statement, and 5000 is unknown.
 			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: append(upTo(1300), 5000), Until: after(time.Minute)})
 			pgtest.Equal(t, "gone", gone, []int64{5000})
 			return err
@@ -290,13 +290,13 @@ func TestRetire(t *testing.T) {
 			return err
 		})
 		pgtest.Equal(t, "versions", versions(), []int64{0, 1})
-		// After the merge nothing needs version 0, but its blobs stay because other
-		// versions of this run and of the other run refer to them. Version 1 stays with its
-		// server state because of its leases.
+		// After the merge nothing needs version 0, but its blobs stay because other versions of
+		// this run and of the other run refer to them. Version 1 and its server state stay
+		// because of its leases.
 		pgtest.Equal(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
 		pgtest.Equal(t, "versions", versions(), []int64{1, 2})
 
-		// An individual update needs its version, as a sum does.
+		// Like a sum, an individual update needs its version.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
 		_, err := s.Counter.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil

@@ -43,7 +43,7 @@ func TestJoin(t *testing.T) {
 		if err := l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "a"}, t0); err == nil {
 			t.Error("an agent twice")
 		}
-		// Failed attempts have not used the token.
+		// Failed attempts have not used up the token.
 		wantIs(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "late"}, after(time.Hour)), sqlstore.ErrRefused)
 		testkit.Must(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
 		wantIs(t, l.Directory.Join(ctx, []byte{0, 1, 255}, directory.Agent{ID: "c"}, t0), sqlstore.ErrRefused)
@@ -59,7 +59,7 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestJoinReasons checks that a refused token comes with the reason and the time.
+// TestJoinReasons checks that the error for a refused token contains the reason and the time.
 func TestJoinReasons(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -80,7 +80,7 @@ func TestJoinReasons(t *testing.T) {
 	})
 }
 
-// TestJoinConcurrently checks that a token admits exactly as many agents as it has uses.
+// TestJoinConcurrently checks that exactly as many agents can join with a token as it has uses.
 func TestJoinConcurrently(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
@@ -181,8 +181,8 @@ func TestAnnounceTooMany(t *testing.T) {
 		testkit.Must(t, say("a", "1", "2"))
 		testkit.Must(t, say("a", "2", "3")) // repeated clients do not count twice
 		wantIs(t, say("a", "3", "4"), sqlstore.ErrTooMany)
-		// The refused announcement stored nothing, and clients of other agents do not count
-		// towards the limit.
+		// The refused announcement stored nothing, and other agents' clients do not count towards
+		// the limit.
 		testkit.Must(t, say("b", "4", "5", "1"))
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
@@ -270,9 +270,9 @@ func TestRevoke(t *testing.T) {
 	})
 }
 
-// TestRevokeConcurrently checks agents that are revoked while their clients are asked and
-// counted. Whatever the order, a revoked agent has no usable lease afterwards, and none of
-// its updates is counted any more.
+// TestRevokeConcurrently revokes agents while their clients are asked and counted. Whatever the
+// order, a revoked agent has no usable lease afterwards, and none of its updates is counted any
+// more.
 func TestRevokeConcurrently(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -304,7 +304,7 @@ func TestRevokeConcurrently(t *testing.T) {
 				}
 			}
 		})
-		wg.Go(func() { // an aggregator
+		wg.Go(func() { // a gateway
 			for {
 				select {
 				case <-stop:

@@ -14,7 +14,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// operations lists calls of exported methods and the operation that their errors must name.
+// operations lists calls of exported methods, each with the operation that its error must name.
 var operations = []struct {
 	name string
 	do   func(context.Context, *Ledger) error

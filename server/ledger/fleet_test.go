@@ -14,7 +14,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// The counts of a fleet follow announcements and revocations.
+// TestCountFleet checks that the counts of a fleet follow announcements and revocations.
 func TestCountFleet(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -63,8 +63,8 @@ func TestCountFleet(t *testing.T) {
 	})
 }
 
-// Filters of agents and clients select by the bytes of names, regardless of the database's
-// order, and pages are contiguous.
+// TestFilters checks that filters of agents and clients compare names byte by byte, whatever
+// the database's collation, and that pages are contiguous.
 func TestFilters(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -140,7 +140,8 @@ func TestFilters(t *testing.T) {
 		found, err := l.Reports.FindingDays(ctx, 2)
 		testkit.Must(t, err)
 		pgtest.Equal(t, "findings", found, []directory.FindingDay{{Code: "gaps", Day: directory.Today(t0), Clients: 3}, {Code: "flat", Day: directory.Today(t0), Clients: 1}, {Code: "gaps", Day: directory.Today(t0) - 1, Clients: 1}})
-		// Current findings replace those of the last report, for clients that the agent hosts.
+		// Current findings replace those in the last report, but only for clients that the agent
+		// hosts.
 		testkit.Must(t, l.Reports.AddReports(ctx, "a-1", []directory.Report{
 			{Client: "meter-1", Day: directory.Today(t0), Findings: []string{"impossible"}, Interim: true},
 			{Client: "meter_2", Day: directory.Today(t0), Interim: true},
@@ -157,8 +158,8 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// The turns of a round are its open and its counted turns, in pages. An open round shows
-// the number of counted turns.
+// TestTurnRecords checks that Turns returns the open and the counted turns of a round, in
+// pages, and that an open round has the number of counted turns.
 func TestTurnRecords(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := plant(t, at, 7)
@@ -240,8 +241,8 @@ func (r *recorder) QueryContext(ctx context.Context, text string, args ...any) (
 	return r.Querier.QueryContext(ctx, text, args...)
 }
 
-// The turns of a client are found by their keys, because a run has a receipt for every
-// client and round.
+// TestTurnsByKey checks that the turns of a client are found by their keys, without a scan,
+// because a run has a receipt for every client and round.
 func TestTurnsByKey(t *testing.T) {
 	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
 	r := &recorder{Querier: l.Store.Ungated}

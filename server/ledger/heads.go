@@ -26,8 +26,9 @@ func (l *Ledger) HeadKey(ctx context.Context) (ed25519.PublicKey, error) {
 
 func headKey(seed []byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(seed[:ed25519.SeedSize]) }
 
-// addHead signs the head of a version that is being added. It does nothing if the run has a head
-// of this version or a newer one, because a region can receive tasks for an older version later.
+// addHead signs the head of a version that is being added. It does nothing if the run has a
+// head of this version or a newer one, because a region can receive tasks for an older version
+// after those for a newer one.
 func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, weights string) error {
 	fresh := make([]byte, sqlstore.SecretSize)
 	_, _ = rand.Read(fresh) // never fails
@@ -63,7 +64,7 @@ func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, w
 
 const selectHeads = "SELECT version, weights, previous, signature FROM heads"
 
-// Heads returns the heads of a run after a version, oldest first, and at most limit of them.
+// Heads returns up to limit heads of a run after a version, oldest first.
 func (l *Ledger) Heads(ctx context.Context, run string, after int64, limit int) (all []head.Head, err error) {
 	defer sqlstore.Wrap(&err, "reading the heads of run", run)
 	err = sqlstore.Query(ctx, l.Store.DB, func(r *sql.Rows) error {

@@ -59,7 +59,7 @@ func (l *Ledger) checkLead(ctx context.Context, tx *sqlstore.Txn, lead Lead) err
 	return nil
 }
 
-// Resign releases the lead, so that another coordinator need not wait until it expires.
+// Resign releases the lead, so that another coordinator need not wait for it to expire.
 func (l *Ledger) Resign(ctx context.Context, lead Lead) (err error) {
 	defer sqlstore.Wrap(&err, "giving up the lead")
 	_, err = l.Store.Write.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", coordinator, lead.Epoch)

@@ -1,9 +1,8 @@
 // Package ledger stores runs, rounds, leases, receipts and versions, and counts updates.
 //
-// The server relies on one guarantee of this package. A single transaction counts an
-// update: it deletes the lease, adds the receipt and stores the sum that includes the
-// update. Everything before the commit may be repeated. Everything after the commit is
-// final.
+// The server relies on one guarantee of this package. An update is counted in a single
+// transaction, which deletes the lease, adds the receipt and stores the sum that includes the
+// update. Everything before the commit may be repeated. Everything after the commit is final.
 package ledger
 
 import (
@@ -18,7 +17,8 @@ import (
 // Ledger stores runs with their rounds and versions. It is safe for concurrent use.
 type Ledger struct {
 	Store *sqlstore.Store
-	// The parts of the same database. Most callers need only one or two of them.
+	// The following fields are parts of the same database. Most callers need only one or two of
+	// them.
 	Counter   *Counter
 	Relay     *Relay
 	Directory *directory.Directory

@@ -102,7 +102,7 @@ type site struct {
 	released int // number of releases in the test
 }
 
-// begin starts a run whose fleet is all clients in the ledger.
+// begin starts a run whose fleet consists of all clients in the ledger.
 func begin(t pgtest.T, l *Ledger, run string) *site {
 	t.Helper()
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
@@ -130,7 +130,7 @@ func (s *site) drive(do func(d *Drive) error) {
 	testkit.Must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
 }
 
-// ask opens a round and adds leases of an hour for the given members.
+// ask opens a round and adds one-hour leases for the given members.
 func (s *site) ask(round, version int64, members ...int64) {
 	s.t.Helper()
 	s.drive(func(d *Drive) error {
@@ -150,7 +150,7 @@ func upTo(n int) []int64 {
 	return all
 }
 
-// worth is the number that a client's turn adds to sums. It is pseudorandom, so that
+// worth returns the number that a client's turn adds to the sums. It is pseudorandom, so that
 // different sets of turns have different sums.
 func worth(round int64, client string) int64 {
 	h := uint64(round)*0x9e3779b97f4a7c15 + 1
@@ -161,7 +161,7 @@ func worth(round int64, client string) int64 {
 	return int64(h >> 20)
 }
 
-// scored is the evaluation that a client's turn adds to sums.
+// scored returns the evaluation that a client's turn adds to the sums.
 func scored(round int64, client string) Evaluation {
 	return Evaluation{Clients: 1, RelativeMAE: worth(round, client) % 1e6}
 }
@@ -213,10 +213,9 @@ func (s *site) receipts() (all []Receipt) {
 	return all
 }
 
-// balance checks the ledger's guarantee. The stored sums are exactly those of the turns
-// with a receipt, no turn has both a lease and a receipt, and receipts and sums have the
-// same batches. Nothing may have been merged yet. It returns the numbers of leases and
-// receipts.
+// balance checks the ledger's guarantee: the stored sums are exactly those of the turns with a
+// receipt, no turn has both a lease and a receipt, and receipts and sums have the same batches.
+// It must be called before the first merge. It returns the numbers of leases and receipts.
 func (s *site) balance() (leases, receipts int) {
 	s.t.Helper()
 	ctx := context.Background()

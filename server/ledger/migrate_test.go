@@ -14,14 +14,14 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// planted is the schema of a later version of Loadstar.
+// planted is a migration of a later version of Loadstar.
 const planted = `-- +goose Up
 ALTER TABLE rounds ADD COLUMN planted BIGINT NOT NULL DEFAULT 7;
 CREATE TABLE planted (id BIGINT PRIMARY KEY);
 INSERT INTO planted SELECT count(*) FROM receipts;
 `
 
-// plantSchema adds a version to those that the program knows, until restore is called.
+// plantSchema adds a schema version to those that the program knows, until restore is called.
 func plantSchema(t *testing.T, text string) (restore func()) {
 	t.Helper()
 	old := sqlstore.Migrations
@@ -47,7 +47,7 @@ func onEach(t *testing.T, test func(t *testing.T, at string)) {
 	t.Run("postgres", func(t *testing.T) { test(t, cluster.Database(t)) })
 }
 
-// look returns the version of a database's schema and the newest version that the program
+// look returns the version of a database's schema, and the newest version that the program
 // knows.
 func look(t *testing.T, at string) sqlstore.Schema {
 	t.Helper()
@@ -63,8 +63,8 @@ func dumpColumns(t *testing.T, l *Ledger, table, columns string) string {
 	return pgtest.Dump(t, l.Store.DB, "(SELECT "+columns+" FROM "+table+") rows_of_"+table)
 }
 
-// TestMigrates opens a ledger that has rows in all tables with a program that knows a later
-// schema. No row is lost or changed, the open round continues, and the older program refuses
+// TestMigrates uses a program that knows a later schema to open a ledger that has rows in all
+// tables. No row is lost or changed, the open round continues, and the older program refuses
 // the ledger.
 func TestMigrates(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {

@@ -16,11 +16,11 @@ type NewClients struct {
 	// Answered is the number of held-out clients whose agents have answered. Some of these
 	// clients could not be scored.
 	HeldOut, Answered int64
-	// Evaluation is the test error of the adapted weights.
+	// Evaluation holds the test error of the adapted weights.
 	Evaluation Evaluation
 }
 
-// errPartly rolls back a transaction of AddNewClients.
+// errPartly makes AddNewClients roll back its transaction.
 var errPartly = errors.New("some of the clients are not held out, or have answered")
 
 // NewClient is a held-out client of a finished run that has not answered.
@@ -62,8 +62,8 @@ func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int)
 }
 
 // AddNewClients adds an agent's answer for some of its clients. It returns false and adds
-// nothing unless the finished run has held out all of them, they belong to the agent, and
-// none has answered. So an answer that is sent twice is added only once.
+// nothing unless the run has finished and has held out all of them, they belong to the agent,
+// and none has answered. Therefore an answer that is sent twice is added only once.
 func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients []string, e Evaluation) (added bool, err error) {
 	defer sqlstore.Wrap(&err, "adding the errors of held-out clients of run", run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {

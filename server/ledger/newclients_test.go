@@ -10,8 +10,8 @@ import (
 	"loadstar/server/directory"
 )
 
-// TestNewClients checks that held-out clients are not members of the fleet, that they are
-// asked only after the run has finished, and that each of them is added once.
+// TestNewClients checks that held-out clients are not members of the fleet, that they are asked
+// only after the run has finished, and that each of them is counted once.
 func TestNewClients(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()

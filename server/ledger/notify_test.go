@@ -15,7 +15,7 @@ func TestNotifications(t *testing.T) {
 		here, there := one.Woken(t.Context()), two.Woken(t.Context())
 		heard := func(ch <-chan string) bool {
 			for end := time.After(time.Minute); ; {
-				// The listener may not have connected yet, so repeat it.
+				// The listener may not have connected yet, so repeat the notification.
 				one.Wake("run")
 				select {
 				case run := <-ch:

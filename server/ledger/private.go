@@ -26,8 +26,8 @@ type Mask struct {
 // Name identifies the result in its round.
 func (m *Mask) Name() string { return fmt.Sprintf("%s/%d", m.Agent, m.Part) }
 
-// PrivateRound has the fixed parts of a private plan's round: its tasks, and the request to
-// the keepers.
+// PrivateRound holds the parts of a private plan's round that never change once they are
+// stored: the privacy settings of its tasks, and the request to the keepers.
 type PrivateRound struct {
 	Privacy []byte // encoded v1.Privacy
 	Request []byte // encoded; nil until the round has closed
@@ -37,8 +37,8 @@ type PrivateRound struct {
 // maskTypes are the types of sqlstore.MaskColumns and the checksum.
 var maskTypes = []string{"text", "bigint", "text", "bigint", "bigint", "bigint", "text", "bigint"}
 
-// withFreshMasks returns the counted arrivals with unused masks, and deletes the leases of
-// the others. Honest agents never use a part twice in a round.
+// withFreshMasks returns those of the counted arrivals whose masks are unused. It removes the
+// leases of the other arrivals from used. Honest agents never use a part twice in a round.
 func (ct *Counter) withFreshMasks(ctx context.Context, tx *sqlstore.Txn, run string, arrivals []Arrival, counted []int, used map[Turn]leaseRow) ([]int, error) {
 	rounds := map[int64][]Mask{}
 	for _, i := range counted {
@@ -150,7 +150,7 @@ func (ct *Counter) Used(ctx context.Context, run string, round int64, masks []Ma
 }
 
 // PrivateRound returns the fixed parts of a private plan's round. It returns ErrNotFound until
-// a client was asked.
+// a client has been asked.
 func (l *Ledger) PrivateRound(ctx context.Context, run string, round int64) (p PrivateRound, err error) {
 	defer sqlstore.Wrap(&err, "reading a private round of run", run)
 	p, err = scanPrivateRound(l.Store.DB.QueryRowContext(ctx, selectPrivate, run, round))
@@ -197,8 +197,8 @@ func openPrivate(ctx context.Context, tx *sqlstore.Txn, run string, round int64,
 	return err
 }
 
-// FixRequest stores a closed round's request to its keepers unless one is stored, and returns the
-// stored one. Keepers answer only one request for a round.
+// FixRequest stores a closed round's request to its keepers unless one is already stored, and
+// returns the stored request. Keepers answer only one request for a round.
 func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error) {
 	defer sqlstore.Wrap(&err, "storing the request of a private round of run", d.Run.ID)
 	p, err := scanPrivateRound(d.tx.QueryRowContext(d.ctx, selectPrivate, d.Run.ID, round))
@@ -209,9 +209,9 @@ func (d *Drive) FixRequest(round int64, request []byte) (fixed []byte, err error
 	return request, storePrivate(d.ctx, d.tx, d.Run.ID, round, p)
 }
 
-// Refuse abandons a closed round that a keeper refused by a rule, and deletes its sums. It
-// stores the state of the machine, which has opened the next round from the same version. It
-// returns the number of refused rounds since the last merge.
+// Refuse abandons a closed round that a keeper has refused because of a rule, and deletes its
+// sums. It stores the state of the machine, which has already opened the next round from the
+// same version. It returns the number of rounds refused since the last merge.
 func (d *Drive) Refuse(round Round, why, machine string) (inARow int64, err error) {
 	defer sqlstore.Wrap(&err, "abandoning a refused round of run", d.Run.ID)
 	r, err := d.round(round.Round, RoundMerging)

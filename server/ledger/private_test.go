@@ -16,7 +16,7 @@ func masked(agent string, round, part int64, nonce string, clients ...string) Ar
 	return a
 }
 
-// TestMasks counts masked results. Their masks are stored with their receipts. A result whose
+// TestMasks counts masked results, whose masks are stored with their receipts. A result whose
 // part was already used does not count and keeps its lease.
 func TestMasks(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {

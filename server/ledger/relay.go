@@ -43,11 +43,11 @@ func (h *Relay) asLeader(ctx context.Context, lead Lead, do func(tx *sqlstore.Tx
 	})
 }
 
-// Adopt adds leases for the clients of a hub's task. It returns the clients that cannot
-// take part, including those whose turn the hub has already decided. Adopt may be repeated
-// for the same task, because a client with a lease or a receipt gets no second lease. It
-// resumes a run that was ended by EndIdleRuns. It also deletes older versions that are no
-// longer needed, and returns their blobs as retired unless something else refers to them.
+// Adopt adds leases for the clients of a hub's task. It returns the clients that cannot take
+// part, including those on whose turns the hub has already decided. Adopt may be repeated for
+// the same task, because a client with a lease or a receipt gets no second lease. It resumes a
+// run that was ended by EndIdleRuns. It also deletes older versions that are no longer needed,
+// and returns as retired those of their blobs to which nothing else refers.
 func (h *Relay) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer sqlstore.Wrap(&err, "adopting a task of run", a.Run.ID)
 	err = h.asLeader(ctx, lead, func(tx *sqlstore.Txn) error {
@@ -123,8 +123,8 @@ func (h *Relay) adoptRun(ctx context.Context, tx *sqlstore.Txn, a Adoption, now 
 	return insertRound(ctx, tx, a.Run.ID, Round{Round: a.Round, Version: a.Version, State: RoundOpen, Opened: now}, " ON CONFLICT (run, round) DO NOTHING")
 }
 
-// EndIdleRuns ends the hub's runs that have no open work and no new round since the given
-// time. The hub does not announce the end of a run, so a region must detect it.
+// EndIdleRuns ends the hub's runs that have no open work and have had no new round since the
+// given time. The hub does not announce the end of a run, so a region must detect it.
 // EndIdleRuns returns the blobs that only these runs refer to.
 func (h *Relay) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer sqlstore.Wrap(&err, "ending idle runs of the hub")
@@ -233,7 +233,7 @@ type Sending struct {
 	Round, Version int64
 	Shares         []Share
 	Loss           float64 // loss of an individual update
-	// Evaluation is the sum of the parts' evaluations.
+	// Evaluation is the sum of the evaluations of the parts.
 	Evaluation Evaluation
 	// Parts are the numbers that add up to the sending.
 	Parts [][]byte
@@ -324,7 +324,7 @@ func (h *Relay) Ungathered(ctx context.Context, run string) (all []Task, err err
 	return all, err
 }
 
-// Sendings returns the sendings of a run that the hub has not decided, without their
+// Sendings returns the sendings of a run on which the hub has not decided yet, without their
 // parts.
 func (h *Relay) Sendings(ctx context.Context, run string) (all []Sending, err error) {
 	defer sqlstore.Wrap(&err, "reading the sendings of run", run)

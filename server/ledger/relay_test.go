@@ -171,8 +171,8 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// TestClosed checks what happens when the hub closes one client of a sending. Batches
-// without the client are sent again, and the other clients of its batch are trained again.
+// TestClosed checks what happens when the hub closes the turn of one client in a sending.
+// Batches without this client are sent again, and the other clients in its batch train again.
 func TestClosed(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()

@@ -10,8 +10,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// PendingReports returns up to limit reports that must be sent to the hub. It sets only
-// clients, days and messages.
+// PendingReports returns up to limit reports that must be sent to the hub. It sets only Client,
+// Day and Message.
 func (h *Relay) PendingReports(ctx context.Context, limit int) (all []directory.Report, err error) {
 	defer sqlstore.Wrap(&err, "reading reports for the hub")
 	err = sqlstore.Query(ctx, h.store.DB, func(rows *sql.Rows) error {

@@ -32,8 +32,8 @@ type Release struct {
 func (r *Release) String() string { return fmt.Sprintf("%s@%d", r.Name, r.Number) }
 
 const (
-	// offeredOfName is the number of releases per name that agents may use, which are the
-	// newest one and two to fall back to.
+	// offeredOfName is the number of releases per name that agents may use: the newest one, and
+	// two to fall back to.
 	offeredOfName = 3
 	// maxNames is the maximum number of names with releases that are not withdrawn.
 	maxNames = 16
@@ -69,8 +69,8 @@ func releases(ctx context.Context, q sqlstore.Querier) (all []Release, err error
 	return all, err
 }
 
-// Offered selects the releases that agents may use, which are the newest ones of each name
-// that are not withdrawn, sorted by name and number.
+// Offered selects the releases that agents may use: the newest releases of each name that are
+// not withdrawn, sorted by name and number.
 func Offered(all []Release) []Release {
 	var offered []Release
 	count := map[string]int{}
@@ -103,8 +103,8 @@ func FindRelease(all []Release, name string) (r Release, ok bool) {
 }
 
 // AddRelease releases a version of a run's weights. It sets the release's number, blobs and
-// parent. Version 0 means the newest one. The version must be the run's newest or one that
-// was released before, because others are deleted.
+// parent. Version 0 means the newest one. The version must still be stored, or must have been
+// released before.
 func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
 	defer sqlstore.Wrap(&err, "releasing run", r.Run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -151,7 +151,8 @@ func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err erro
 	return r, err
 }
 
-// keptWeights returns the blob of a version that is still stored.
+// keptWeights returns the blob with the weights of a version that is still stored or was
+// released before.
 func keptWeights(ctx context.Context, tx *sqlstore.Txn, run Run, version int64, all []Release) (weights string, err error) {
 	v, err := scanVersion(tx.QueryRowContext(ctx, selectVersions+" WHERE run = $1 AND version = $2", run.ID, version))
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {

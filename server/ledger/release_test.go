@@ -68,13 +68,13 @@ func (s *site) offered() string {
 	return strings.Join(names, " ")
 }
 
-// A release pins the weights of a version. Earlier releases can be repeated, and withdrawn
-// ones are no longer offered.
+// TestReleases checks that a release keeps the weights of its version, that an earlier version
+// can be released again, and that withdrawn releases are no longer offered.
 func TestReleases(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := trained(t, at, 1, 2), t.Context()
 		pgtest.Equal(t, "offered", s.offered(), "day@1=w1 day@2=w2")
-		// Version 2 is released, version 0 was deleted.
+		// Version 2 is released, and version 0 was deleted.
 		_, err := s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 7})
 		wantIs(t, err, ErrRefused)
 		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "no run"})
@@ -114,7 +114,8 @@ func TestReleases(t *testing.T) {
 	})
 }
 
-// A round has the sum of the evaluations of the results that it merges.
+// TestEvaluation checks that a round has the sum of the evaluations of the results that it
+// merges.
 func TestEvaluation(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := trained(t, at)
@@ -130,7 +131,7 @@ func TestEvaluation(t *testing.T) {
 	})
 }
 
-// A region has the hub's releases.
+// TestAdoptReleases checks that a region has the hub's releases.
 func TestAdoptReleases(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s := region(t, at, 1)
@@ -150,8 +151,8 @@ func TestAdoptReleases(t *testing.T) {
 	})
 }
 
-// Reports count once per client and day, regardless of the sender, and only for the agent's
-// own clients.
+// TestReports checks that reports count once per client and day, even if sent repeatedly, and
+// only for the agent's own clients.
 func TestReports(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 50), t.Context()

@@ -13,16 +13,16 @@ import (
 // Retention determines how long the ledger keeps data that it no longer needs. 0 means
 // indefinitely.
 type Retention struct {
-	// Receipts applies to a round's receipts and declines after its merge, and to a run's
-	// members and the hub's verdicts on them after the run has ended.
+	// Receipts applies to a round's receipts and declines after its merge, and and to a run's
+	// members and the hub's verdicts after the run has ended.
 	Receipts time.Duration
 	// Audit applies to events of the audit log.
 	Audit time.Duration
 }
 
 const (
-	// pruneRows is the number of rows that one transaction deletes. prunePause is the
-	// time between two transactions, because counting must not wait.
+	// pruneRows is the number of rows that one transaction deletes. prunePause is the pause
+	// between two transactions, during which results can be counted.
 	pruneRows  = 500
 	prunePause = 50 * time.Millisecond
 )
@@ -30,10 +30,9 @@ const (
 // pruner deletes rows in small transactions, because counting must not wait.
 type pruner struct{ ledger *Ledger }
 
-// Prune deletes rows that are older than the settings allow, and returns their number. A
-// receipt may be deleted once its round is merged. Only a lease lets a result count, and
-// the lease was deleted when the receipt was written. So a repeated result finds neither
-// and does not count.
+// Prune deletes rows that are older than r allows, and returns their number. A receipt may be
+// deleted once its round is merged. Only a lease lets a result count, and the lease was deleted
+// when the receipt was written. A repeated result therefore has no lease and does not count.
 func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted int64, err error) {
 	defer sqlstore.Wrap(&err, "deleting what is no longer needed")
 	p := pruner{l}
@@ -53,8 +52,8 @@ func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted
 	return deleted, nil
 }
 
-// runs deletes the rows of rounds that were merged, and of runs that ended, before a time.
-// In a region, a run that the hub drives has no merged rounds, so its rows are kept until
+// runs deletes the rows of rounds that were merged before a time, and of runs that ended before
+// it. In a region, a run that the hub drives has no merged rounds, so its rows are kept until
 // it has ended.
 func (p pruner) runs(ctx context.Context, before int64) (deleted int64, err error) {
 	type old struct {
@@ -129,8 +128,8 @@ func (p pruner) receipts(ctx context.Context, run string, batch int64) (deleted 
 	})
 }
 
-// by repeats a statement with a limit as its second argument, until it deletes fewer rows
-// than the limit.
+// by repeats a statement, whose second argument is a limit, until it deletes fewer rows than
+// the limit.
 func (p pruner) by(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
 	return prune(ctx, func() (int64, error) {
 		r, err := p.ledger.Store.Write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)

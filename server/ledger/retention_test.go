@@ -9,8 +9,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TestPrune checks that receipts of merged rounds and old events are deleted after their
-// time, while unmerged ones are kept. A result whose receipt was deleted does not count
+// TestPrune checks that receipts of merged rounds and old events are deleted after their time,
+// while receipts of unmerged rounds are kept. A result whose receipt was deleted does not count
 // again.
 func TestPrune(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
@@ -39,7 +39,7 @@ func TestPrune(t *testing.T) {
 		if _, err := s.Prune(t.Context(), Retention{}, after(10000*time.Hour)); err != nil || rows("receipts") != 3 || rows("audit") != events {
 			t.Errorf("pruned without settings: %v", err)
 		}
-		// In a region, one sum has the hub's verdict and another has not.
+		// In a region, the hub has decided on one sum and not on the other.
 		_, err = s.Store.Write.Exec("INSERT INTO relayed (run, batch, client, sending, outcome) SELECT id, 1, '', 'one', 'counted' FROM runs UNION ALL SELECT id, 2, '', 'two', '' FROM runs")
 		testkit.Must(t, err)
 		prune(after(26*time.Hour), 0, 3)

@@ -82,7 +82,7 @@ func TestReapply(t *testing.T) {
 		testkit.Must(t, err)
 		pgtest.Equal(t, "open tokens", n, 1)
 
-		// The list of all of these events, in pages.
+		// Read all of these events, in pages.
 		var names []string
 		for next := ""; ; {
 			page, err := old.Directory.Revocations(ctx, t0, next, 3)

@@ -26,8 +26,8 @@ const (
 // Ended reports whether the run is over.
 func (s State) Ended() bool { return s == Finished || s == Stopped || s == Failed }
 
-// ReasonCode tells programs why a running run does not advance. It is empty if the run advances,
-// even with a reason for people.
+// ReasonCode is a machine-readable reason why a running run does not advance. It is empty if
+// the run advances, even if there is a reason in words.
 type ReasonCode string
 
 const (
@@ -45,7 +45,7 @@ type Run struct {
 	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // reason for people why the run failed or does not advance
+	Reason         string // why the run failed or does not advance, in words
 	Code           ReasonCode
 	// Wanted is the number of clients for which the run waits. Fleet is the number of
 	// clients when it began.
@@ -63,7 +63,7 @@ type Run struct {
 	// LeftOut lists the clients and inputs that were left out, and the reasons.
 	LeftOut string
 
-	receipts int64 // number of stored receipts that counters do not include; negative if some of theirs were deleted
+	receipts int64 // number of stored receipts that counters do not include; negative if receipts that they include were deleted
 }
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
@@ -98,8 +98,8 @@ func (l *Ledger) lockedRun(ctx context.Context, tx *sqlstore.Txn, id string) (r 
 	return r, err
 }
 
-// storedRun contains the columns in which a run is stored. The checksum does not cover its
-// code.
+// storedRun contains the columns in which a run is stored. The checksum does not cover
+// reason_code.
 const storedRun = sqlstore.RunColumns + ", reason_code, checksum"
 
 const selectRuns = "SELECT " + storedRun + " FROM runs"
@@ -110,7 +110,8 @@ func (r *Run) stored() []any {
 	return append(values, string(r.Code), sqlstore.RowSum("runs", values...))
 }
 
-// insertRun adds a run. orElse is the end of the statement, for a run that exists.
+// insertRun adds a run. orElse is the end of the statement; it determines what happens if the
+// run exists.
 func insertRun(ctx context.Context, tx *sqlstore.Txn, r Run, orElse string) error {
 	values := r.stored()
 	_, err := tx.ExecContext(ctx, "INSERT INTO runs ("+storedRun+") VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
@@ -135,7 +136,7 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	})
 }
 
-// StopRun ends a run at its current version. It refuses a hub's run, because the hub
+// StopRun ends a run at its current version. It refuses to stop a hub's run, because the hub
 // would continue to send tasks.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "stopping run", id)
@@ -240,12 +241,12 @@ type Round struct {
 	Asked, Counted, Late, Lost int64
 	Loss                       float64 // mean training loss of the counted clients
 	Bytes                      int64   // total size of the counted results
-	// Evaluation is the validation error of the weights before the round.
+	// Evaluation holds the validation error of the weights before the round.
 	Evaluation Evaluation
 	LastBatch  int64
 }
 
-// selectRounds adds the results of an open round that counters have counted.
+// selectRounds adds the results of an open round that are recorded in the table counters.
 const selectRounds = `SELECT run, round, version, state, opened, closed, asked,
 	CASE WHEN state = 'open' THEN counted + CAST((SELECT COALESCE(sum(c.counted), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT) ELSE counted END, late, lost, loss,
 	bytes + CAST((SELECT COALESCE(sum(c.bytes), 0) FROM counters c WHERE c.run = rounds.run AND c.round = rounds.round) AS BIGINT), last_batch, evaluated, relative_mae, checksum FROM rounds`
@@ -262,8 +263,8 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	return r, sqlstore.CheckRow("rounds", checksum, r.summed(run)...)
 }
 
-// summed returns the values that the checksum of a round covers. While a round is open, its
-// number of counted updates grows with each batch and is only displayed.
+// summed returns the values that the checksum of a round covers. The number of counted updates
+// grows with each batch while a round is open, and is then only displayed.
 func (r *Round) summed(run string) []any {
 	counted := r.Counted
 	if r.State == RoundOpen {
@@ -275,7 +276,8 @@ func (r *Round) summed(run string) []any {
 	}
 }
 
-// insertRound adds a round. orElse is the end of the statement, for one that exists.
+// insertRound adds a round. orElse is the end of the statement; it determines what happens if
+// the round exists.
 func insertRound(ctx context.Context, tx *sqlstore.Txn, run string, r Round, orElse string) error {
 	values := sqlstore.WithSum("rounds", r.summed(run)...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened, closed, asked, counted, late, lost, loss, last_batch, evaluated, relative_mae, checksum) VALUES "+
@@ -291,8 +293,7 @@ func storeRound(ctx context.Context, tx *sqlstore.Txn, run string, r Round) erro
 	return err
 }
 
-// Rounds returns up to limit rounds of a run, newest first. It omits rounds before the
-// round from.
+// Rounds returns up to limit rounds of a run, newest first. It omits rounds before from.
 func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
 	defer sqlstore.Wrap(&err, "reading the rounds of run", run)
 	err = sqlstore.Query(ctx, l.Store.DB, func(rows *sql.Rows) error {

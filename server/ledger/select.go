@@ -22,8 +22,8 @@ func (d *Drive) Agents(f directory.Filter) ([]string, error) {
 	return d.l.Directory.AgentsIn(d.ctx, d.tx, f)
 }
 
-// Lacking returns up to limit clients, in the order of their names, whose agents were seen
-// recently enough for a filter but which the filter does not select.
+// Lacking returns up to limit clients that a filter does not select although their agents were
+// seen recently enough, in the order of their names.
 func (d *Drive) Lacking(f directory.Filter, limit int) ([]directory.Client, error) {
 	return d.l.Directory.LackingIn(d.ctx, d.tx, f, limit)
 }

@@ -48,8 +48,8 @@ func (d *Drive) BeginServerData(fingerprint string) (err error) {
 	return err
 }
 
-// KeepServerData stores the state of the server's personal layers, in the transaction
-// that stores the version that uses it.
+// KeepServerData stores the state of the server's personal layers. Call it in the transaction
+// that stores the version that belongs to this state.
 func (d *Drive) KeepServerData(kept []byte) (err error) {
 	defer sqlstore.Wrap(&err, "storing the server's personal layers of run", d.Run.ID)
 	has, err := d.ServerData()

@@ -9,9 +9,9 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Gateways hold copies of leases and of agents' rights in memory. Stamps tell them when a copy is
-// old. A transaction that adds or withdraws leases, or revokes something, also changes a stamp.
-// Counting does not.
+// Gateways hold copies of leases and of agents' rights in memory. Stamps show them when a copy
+// is outdated. A transaction that adds or withdraws leases, or revokes something, also changes
+// a stamp. Counting does not.
 
 const (
 	leasesStamp = "leases " // followed by the run

@@ -194,8 +194,8 @@ func TestCoordinatorCrashes(t *testing.T) {
 	})
 }
 
-// TestDeposedDuringTransaction checks a takeover during a transaction of the old leader.
-// That transaction still commits, before the first transaction of the new leader.
+// TestDeposedDuringTransaction checks that a transaction of the old leader that is in progress
+// during a takeover still commits, before the first transaction of the new leader.
 func TestDeposedDuringTransaction(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()

@@ -14,8 +14,9 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Tokens are listed in pages, show their creators and the number of agents that joined, and
-// are refused once they are revoked. Each agent names its token.
+// TestTokens checks that tokens are listed in pages, with their creators and the number of
+// agents that joined, and are refused once they are revoked. Each agent has the id of its
+// token.
 func TestTokens(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -65,7 +66,7 @@ func TestTokens(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// The agent that has joined with the token stays and can be found by it.
+		// The agent that joined with the token stays, and can be found by the token.
 		with, err := l.Directory.AgentStates(ctx, directory.AgentQuery{Token: "0703", Limit: 9})
 		testkit.Must(t, err)
 		if len(with) != 1 || with[0].ID != "a" || with[0].Token != "0703" || !with[0].Revoked.IsZero() {
@@ -81,7 +82,7 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// locked runs do while no other transaction can write agents, clients or tokens.
+// locked calls do while no other transaction can write agents, clients or tokens.
 func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 	t.Helper()
 	tx, err := l.Store.Write.BeginTx(t.Context(), nil) // with SQLite this is the only connection that writes
@@ -96,8 +97,8 @@ func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 	do(ctx)
 }
 
-// An announcement that changes nothing writes nothing, and a wrong token is refused without
-// a write.
+// TestNothingToWrite checks that an announcement that changes nothing writes nothing, and that
+// a wrong token is refused without a write.
 func TestNothingToWrite(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)
@@ -124,7 +125,7 @@ func TestNothingToWrite(t *testing.T) {
 			pgtest.Equal(t, "fewer clients", fewer, directory.Refused{})
 			wantIs(t, l.Directory.CheckToken(ctx, []byte("wrong"), t0), sqlstore.ErrRefused)
 		})
-		// A client that differs is written, and only that one.
+		// Only the client that differs is written.
 		_, err = l.Store.Write.ExecContext(t.Context(), "UPDATE clients SET step = 60 WHERE name = 'a00007'")
 		testkit.Must(t, err)
 		_, err = l.Directory.Announce(t.Context(), a, after(time.Minute))
@@ -152,7 +153,7 @@ func TestNothingToWrite(t *testing.T) {
 	})
 }
 
-// The token with which an agent joined limits its clients.
+// TestTokenLimits checks that the token with which an agent joined limits its clients.
 func TestTokenLimits(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -172,8 +173,8 @@ func TestTokenLimits(t *testing.T) {
 		n, err := l.Directory.CountClients(ctx, time.Time{})
 		testkit.Must(t, err)
 		pgtest.Equal(t, "clients", n, 2)
-		// An agent that joins again keeps its clients, and gets only those further clients
-		// that its new token allows.
+		// An agent that joins again keeps its clients. It can add only clients that its new token
+		// allows.
 		testkit.Must(t, l.Directory.Rejoin(ctx, []byte("other"), directory.Agent{ID: "a", Name: "again"}, t0))
 		say(directory.Refused{Clients: []string{"m-5"}, Reason: "client m-5 does not match the pattern x* of the token with which this agent joined"}, "m-1", "m-3", "m-5")
 		say(directory.Refused{Clients: []string{"x1"}, Reason: "client x1 is one too many: the token with which this agent joined allows 2 clients"}, "x1")
@@ -190,7 +191,8 @@ func TestTokenLimits(t *testing.T) {
 	})
 }
 
-// The clients of a revoked agent stay bound to it until they are freed.
+// TestFreeClients checks that the clients of a revoked agent stay bound to it until they are
+// freed.
 func TestFreeClients(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()

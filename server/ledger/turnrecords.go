@@ -8,7 +8,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// TurnRecord is a turn in the form that people see.
+// TurnRecord is a turn as it is displayed.
 type TurnRecord struct {
 	Turn
 	Agent string // ID of the agent; empty if not known
@@ -18,7 +18,7 @@ type TurnRecord struct {
 	// Reason is the reason why the turn was declined or lost.
 	Reason string
 	At     time.Time // time at which it was counted, declined or lost; zero if not known
-	// The following fields are set if the turn is counted.
+	// These fields are set if the turn is counted.
 	Examples, Steps int64
 	TrainLoss, Norm float64
 }
@@ -50,8 +50,8 @@ func (ct *Counter) Turns(ctx context.Context, run string, round int64, after str
 	return all, err
 }
 
-// TurnsOf returns the turns of a client in some rounds of a run, in any order. It finds each
-// of them by its key.
+// TurnsOf returns the turns of a client in the given rounds of a run, in any order. It finds
+// each of them by its key.
 func (ct *Counter) TurnsOf(ctx context.Context, run, client string, rounds []int64) (all []TurnRecord, err error) {
 	defer sqlstore.Wrap(&err, "reading the turns of client", client)
 	for _, text := range []string{
@@ -72,7 +72,7 @@ func (ct *Counter) TurnsOf(ctx context.Context, run, client string, rounds []int
 	return all, nil
 }
 
-// The columns of a turn after its client or round: of receipts, of leases and of declines.
+// The columns of a turn that follow its client or round, in receipts, leases and declines.
 const (
 	turnCounted  = "'counted' AS state, r.version AS version, '' AS reason, r.counted AS at, r.examples AS examples, r.steps AS steps, r.train_loss AS train_loss, r.norm AS norm"
 	turnAsked    = "'asked', version, '', CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS DOUBLE PRECISION), CAST(0 AS DOUBLE PRECISION)"

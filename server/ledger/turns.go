@@ -26,7 +26,7 @@ type Task struct {
 	Until   time.Time
 }
 
-// Counter contains the leases, and counts the results that have one.
+// Counter contains the leases, and counts the results that have a lease.
 type Counter struct {
 	store *sqlstore.Store
 	slot  int64 // slot of this process in the table counters
@@ -132,7 +132,7 @@ type TurnState int
 
 // The states of a turn. Closed means that the turn has no lease and was not counted. Asked
 // means that it has a lease. Held means that a region has counted it and the hub has not
-// decided it yet.
+// decided on it yet.
 const (
 	Closed TurnState = iota
 	Asked
@@ -146,10 +146,10 @@ type Standing struct {
 	Version int64 // version that the client trains from
 }
 
-// turnStates maps the names of states in askedTurns and overTurns to states.
+// turnStates maps the state names that askedTurns and overTurns return to states.
 var turnStates = map[string]TurnState{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
 
-// turnsOf names the turns of an agent's clients in a round.
+// turnsOf identifies the turns of an agent's clients in a round.
 type turnsOf struct {
 	agent, run string
 	round      int64
@@ -160,8 +160,8 @@ type turnsOf struct {
 // is missing from the result, or belongs to another agent, is Closed.
 func (ct *Counter) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the standings of agent", agent, "in run", run)
-	// Read leases before receipts. A turn that is counted in between then appears as
-	// asked, never as closed.
+	// Read leases before receipts. If a turn is counted in between, it appears as asked, never
+	// as closed.
 	all, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})
 	if err != nil || len(all) == len(clients) {
 		return all, err
@@ -175,8 +175,8 @@ func (ct *Counter) Standings(ctx context.Context, agent, run string, round int64
 	return all, nil
 }
 
-// Outcomes is like Standings, but reads only receipts. It is for turns that no longer
-// have a lease.
+// Outcomes is like Standings, but reads only receipts. Use it for turns that no longer have a
+// lease.
 func (ct *Counter) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer sqlstore.Wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return ct.standings(ctx, &ct.over, turnsOf{agent, run, round, clients})
@@ -254,9 +254,10 @@ func (ct *Counter) standingsQuery(text string) func(context.Context, []turnsOf) 
 	}
 }
 
-// confirm returns when all data that was read is on the standbys for which commits wait. If
-// PostgreSQL crashes while a commit waits for a standby, the commit is visible after the restart,
-// although the standby may lack it. A failover would then undo a verdict that an agent received.
+// confirm waits until all data that was read is on the standbys for which commits wait. If
+// PostgreSQL crashes while a commit waits for a standby, the commit is visible after the
+// restart, although the standby may lack it. A failover would then undo a verdict that an agent
+// has already received.
 func (ct *Counter) confirm(ctx context.Context) error {
 	if ct.store.SQLite {
 		return nil
@@ -278,8 +279,8 @@ type Share struct {
 	Norm, ControlNorm float64
 }
 
-// Arrival is a result from an agent. It is one client's update, or the sum of several
-// clients' updates, which count together or not at all.
+// Arrival is a result from an agent: one client's update, or the sum of several clients'
+// updates, which count together or not at all.
 type Arrival struct {
 	Agent          string
 	Round, Version int64
@@ -301,7 +302,7 @@ func (e *Evaluation) Add(x Evaluation) {
 // Mean returns the mean relative MAE. There must be at least one client.
 func (e Evaluation) Mean() float64 { return float64(e.RelativeMAE) / 1e6 / float64(e.Clients) }
 
-// Partial is the sum of the updates of one batch that were trained from one version.
+// Partial is the sum of those updates of one batch that were trained from one version.
 type Partial struct {
 	Version    int64
 	Numbers    []byte
@@ -321,11 +322,10 @@ type Single struct {
 // receives their indices in ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
-// Count counts the arrivals of one run that have a lease. In the same transaction it stores
+// Count counts the arrivals of one run that have a lease. In the same transaction, it stores
 // the sums and updates that fold returns for them. Each arrival counts once, even if it is
-// passed repeatedly. Count returns the indices of the arrivals that it counted. After an
-// error it is
-// unknown whether anything was counted, and the caller must pass all arrivals again.
+// passed repeatedly. Count returns the indices of the arrivals that it counted. After an error,
+// it is unknown whether anything was counted, and the caller must pass all arrivals again.
 func (ct *Counter) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer sqlstore.Wrap(&err, "counting results of run", run)
 	ctx, done := ct.store.Promptly(ctx)

@@ -231,9 +231,9 @@ func TestCountNothing(t *testing.T) {
 	})
 }
 
-// TestCountConcurrently checks that every turn counts once if it is passed to many
-// concurrent counters repeatedly, both individually and in sums. Meanwhile the coordinator
-// must see each receipt once, in the order of batches.
+// TestCountConcurrently checks that every turn counts exactly once if it is repeatedly passed
+// to many concurrent counters, both individually and in sums. Meanwhile the coordinator must
+// see each receipt once, in the order of batches.
 func TestCountConcurrently(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		const turns, workers = 200, 5
@@ -300,7 +300,7 @@ func TestCountConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// Pause, because otherwise SQLite would always admit the same writer.
+				// Without this pause, SQLite would always admit the same writer.
 				time.Sleep(5 * time.Millisecond)
 			}
 			if int64(seen) != given.Load() {
@@ -379,10 +379,9 @@ func TestStandingsConcurrently(t *testing.T) {
 	})
 }
 
-// TestNoDeadlock checks that no operation fails because of a deadlock. It runs all
-// operations on the same leases concurrently and in random order. Agents extend and
-// decline, the aggregator counts, the coordinator withdraws, closes and asks, and an
-// operator revokes.
+// TestNoDeadlock checks that no operation fails because of a deadlock. It runs all operations
+// on the same leases concurrently and in random order: agents extend and decline; gateways
+// count; the coordinator withdraws, closes and asks; and an operator revokes.
 func TestNoDeadlock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

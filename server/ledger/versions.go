@@ -64,7 +64,8 @@ func (v *versionRow) values() []any {
 	return []any{v.run, v.number, v.Weights, v.Control, v.Limits, v.server, v.created, v.from}
 }
 
-// insertVersion adds a version and its head. orElse is the end of the statement, for one that exists.
+// insertVersion adds a version and its head. orElse is the end of the statement; it determines
+// what happens if the version exists.
 func insertVersion(ctx context.Context, tx *sqlstore.Txn, v versionRow, orElse string) error {
 	values := sqlstore.WithSum("versions", v.values()...)
 	_, err := tx.ExecContext(ctx, "INSERT INTO versions ("+sqlstore.VersionColumns+", checksum) VALUES "+sqlstore.Placeholders(0, 1, len(values))+orElse, values...)
@@ -79,9 +80,9 @@ func (d *Drive) addVersion(version int64, v Version, server string) error {
 }
 
 // RollBack adds a version with the weights, the control variate and the server's state of an
-// earlier one, and returns its number. If the run is not over, its open round is abandoned,
-// its leases and sums are deleted, and the coordinator opens the next round. It refuses a
-// run that has not begun, and a hub's run.
+// earlier one, and returns its number. If the run is not over, its open round is abandoned, its
+// leases and sums are deleted, and the coordinator opens the next round. It refuses to change a
+// run that has not begun, or a hub's run.
 func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
 	defer sqlstore.Wrap(&err, "rolling back run", run)
 	err = l.Store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -122,9 +123,10 @@ func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor strin
 	return version, err
 }
 
-// restart abandons the open round of a running run and everything that was counted since the
-// last merge. Without a stored machine, the coordinator begins the next round. A coordinator
-// that drives the run sees the new batch and rereads the run. The caller stores the run.
+// restart abandons the open round of a running run, and everything that has been counted since
+// the last merge. Without a stored machine, the coordinator begins the next round. A
+// coordinator that drives the run sees the new batch and rereads the run. The caller stores the
+// run.
 func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time.Time) error {
 	var err error
 	if r.Batch, err = l.Counter.nextBatch(ctx, tx, r); err != nil {
@@ -155,22 +157,22 @@ func (l *Ledger) restart(ctx context.Context, tx *sqlstore.Txn, r *Run, now time
 	return tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(round) + 1, 0) FROM rounds WHERE run = $1", r.ID).Scan(&r.Round)
 }
 
-// Retire deletes versions before the newest ten to which nothing refers. It returns the
-// blobs of these versions and of the previous server state to which nothing refers any
-// more.
+// Retire deletes versions that are older than the newest ten and to which nothing refers. It
+// returns those blobs of these versions and of the previous server state to which nothing
+// refers any more.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	return d.retire(newest - keptVersions + 1)
 }
 
-// retire is Retire with the oldest version that is kept.
+// retire is like Retire, but takes the oldest version to keep.
 func (d *Drive) retire(oldest int64) (blobs []string, err error) {
 	defer sqlstore.Wrap(&err, "deleting old versions of run", d.Run.ID)
 	return deleteVersions(d.ctx, d.tx, d.Run.ID, oldest, d.Run.Server)
 }
 
-// deleteVersions deletes the versions of a run before the given one that no lease, sum or
-// update refers to. It returns the blobs of these versions and of the given server state to
-// which nothing refers any more.
+// deleteVersions deletes the versions of a run that are older than the given one and to which
+// no lease, sum or update refers. It returns those blobs of these versions and of the given
+// server state to which nothing refers any more.
 func deleteVersions(ctx context.Context, tx *sqlstore.Txn, run string, before int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {

@@ -10,7 +10,7 @@ import (
 	"loadstar/server/directory"
 )
 
-// An operator returns to an earlier version, both during the run and after its end. The new
+// TestRollBack returns to an earlier version, both during the run and after its end. The new
 // version has the weights and the state of the earlier one. Nothing remains of the open round
 // that a merge could use, and nothing that arrives later counts.
 func TestRollBack(t *testing.T) {

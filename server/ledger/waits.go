@@ -8,7 +8,7 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// Wait describes what a round still expects from an agent.
+// Wait describes the results that a round still expects from an agent.
 type Wait struct {
 	Agent, Name string
 	Seen        time.Time
@@ -16,7 +16,7 @@ type Wait struct {
 	Until       time.Time // when the last of its leases ends
 }
 
-// Waits returns the agents that have open leases in a round, by id.
+// Waits returns the agents that have open leases in a round, in the order of their ids.
 func (ct *Counter) Waits(ctx context.Context, run string, round int64) (all []Wait, err error) {
 	defer sqlstore.Wrap(&err, "reading what a round waits for, of run", run)
 	err = sqlstore.Query(ctx, ct.store.DB, func(r *sql.Rows) error {

@@ -2,7 +2,7 @@ package ledger
 
 import "context"
 
-// A notification's text consists of a kind and a run.
+// A notification is a string that consists of a kind and a run.
 const (
 	ofRun    = "run "
 	ofLeases = "leases "
@@ -15,9 +15,8 @@ func (l *Ledger) Wake(run string) { l.Store.Notify(ofRun + run) }
 // WakeAgents notifies gateways in all processes that a run has new leases. It does not wait.
 func (l *Ledger) WakeAgents(run string) { l.Store.Notify(ofLeases + run) }
 
-// Woken returns a channel with the runs for which this process or another one called Wake.
-// An empty text means that notifications may have been lost. A full channel drops
-// notifications.
+// Woken returns a channel with the runs for which this process or another one called Wake. An
+// empty string means that notifications may have been lost. A full channel drops notifications.
 func (l *Ledger) Woken(ctx context.Context) <-chan string { return l.Store.Notified(ctx, ofRun) }
 
 // AgentsWoken is like Woken, but for WakeAgents.

@@ -14,13 +14,13 @@ import (
 	"loadstar/server/directory"
 )
 
-// auditSettles is the time after which no new event can appear before a listed one. It
-// exceeds the wait of a transaction and the differences between gateways' clocks.
+// auditSettles is the age from which on no new event can appear before an event. It exceeds the
+// longest wait of a transaction and the differences between gateways' clocks.
 const auditSettles = 10 * time.Second
 
-// ListAudit returns the newest events of the audit log, newest first. With After it returns
-// the events that follow a given one, oldest first, so a program can follow the log without
-// a gap.
+// ListAudit returns the newest events of the audit log, newest first. With After, it returns
+// the events that follow a given event, oldest first, so that a program can follow the log
+// without a gap.
 func (o *people) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
 	q := directory.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
 	if r.Action != "" {
@@ -32,7 +32,7 @@ func (o *people) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.Lis
 	case r.After != "":
 		now := time.Now()
 		if at := eventTime(r.After); at.After(now.Add(time.Hour)) {
-			// An empty answer would hide all events until then.
+			// An empty response would hide all events until then.
 			return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
 				"event %s is of %s, which is in the future, because a clock was ahead; give the ID of an event before the wrong ones", r.After, at.UTC().Format(time.RFC3339)))
 		}
@@ -58,8 +58,8 @@ func eventTime(id string) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// actors returns the names in the audit log that a filter selects. A name without a space
-// stands for the user or agent of this name.
+// actors returns the names in the audit log that a filter selects. A filter without a space
+// selects the user or agent of this name.
 func actors(filter string) []string {
 	switch {
 	case filter == "":

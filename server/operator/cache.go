@@ -10,9 +10,9 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// cached stores a value that may be expensive to compute. It spends at most a fiftieth of
-// the time on computing. The value may be older if its computation is expensive. A cheap
-// value is always new.
+// cached stores a value that may be expensive to compute. At most a fiftieth of the time is
+// spent on computing it, so the more expensive the computation is, the older the value may be.
+// A cheap value is always computed anew.
 type cached[T any] struct {
 	mu   sync.Mutex
 	has  bool
@@ -27,8 +27,8 @@ const (
 	computeFor = time.Minute
 )
 
-// get returns the value. If another caller computes it, get returns the previous one; the
-// first callers wait.
+// get returns the value. While another caller computes it, get returns the previous value; if
+// there is none yet, get waits.
 func (c *cached[T]) get(ctx context.Context, compute func(context.Context) (T, error)) (T, error) {
 	for {
 		c.mu.Lock()
@@ -54,7 +54,8 @@ func (c *cached[T]) get(ctx context.Context, compute func(context.Context) (T, e
 }
 
 func (c *cached[T]) compute(ctx context.Context, compute func(context.Context) (T, error), busy chan struct{}) (T, error) {
-	// Others may use the value, so the computation does not end with this caller.
+	// Other callers may use the value, so the computation must not end with this caller's
+	// context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), computeFor)
 	defer cancel()
 	began := time.Now()

@@ -12,8 +12,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// A cheap value is always new. An expensive one may be fifty times as old as its computation
-// took.
+// TestCachedAge checks that a cheap value is always new, and that the age of an expensive value
+// can reach fifty times the duration of its computation.
 func TestCachedAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cached[int]
@@ -44,8 +44,8 @@ func TestCachedAge(t *testing.T) {
 	})
 }
 
-// While one caller computes, others get the previous value. If there is none, they wait, and
-// all use one computation.
+// TestCachedConcurrently checks that while one caller computes, others get the previous value,
+// and that if there is none, they wait and all use the same computation.
 func TestCachedConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cached[int]
@@ -85,8 +85,8 @@ func TestCachedConcurrently(t *testing.T) {
 	})
 }
 
-// A failure is not cached, and a caller that gives up does not end a computation for which
-// others wait.
+// TestCachedFailure checks that a failure is not cached, and that a caller that gives up does
+// not end a computation for which others wait.
 func TestCachedFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cached[string]
@@ -112,7 +112,7 @@ func TestCachedFailure(t *testing.T) {
 	})
 }
 
-// The memory for heads of plans is bounded.
+// TestHeads checks that the memory for heads of plans is bounded.
 func TestHeads(t *testing.T) {
 	t.Parallel()
 	var h heads

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// expiringWithin is the remaining lifetime below which operators should see that a
-	// certificate expires, because agents renew long before.
+	// expiringWithin is the remaining lifetime below which a certificate is shown as expiring.
+	// Agents normally renew long before that.
 	expiringWithin = 48 * time.Hour
 	// A client's turns are looked up in this many runs, and in this many rounds of each.
 	turnRuns   = 3
 	turnRounds = 50
 )
 
-// fleet answers calls on agents and clients.
+// fleet handles calls about agents and clients.
 type fleet struct {
 	*Config
 	numbers *numbers
 	runs    *runs
 }
 
-// GetFleet summarises the fleet. In a large fleet its numbers may be some seconds old.
+// GetFleet summarises the fleet. For a large fleet, the numbers may be some seconds old.
 func (o *fleet) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.GetFleetResponse, error) {
 	c, err := o.numbers.fleet(ctx)
 	if err != nil {
@@ -132,7 +132,7 @@ func clientOf(c directory.Client) *v1.Client {
 	}
 }
 
-// complete adds the fields of clients that the ledger's table of clients lacks.
+// complete sets the fields of clients that do not come from the ledger's table of clients.
 func (o *fleet) complete(ctx context.Context, clients []*v1.Client) error {
 	if err := o.addReports(ctx, clients); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (o *fleet) complete(ctx context.Context, clients []*v1.Client) error {
 	return o.addClaims(ctx, clients)
 }
 
-// addClaims names the other agents that announced clients and were refused.
+// addClaims adds to each client the names of other agents that announced it and were refused.
 func (o *fleet) addClaims(ctx context.Context, clients []*v1.Client) error {
 	if o.Refused == nil {
 		return nil
@@ -216,7 +216,7 @@ func (o *fleet) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetC
 	return answer, nil
 }
 
-// ListFindings counts the clients that reported problems with their readings.
+// ListFindings returns the numbers of clients that reported problems with their readings.
 func (o *fleet) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
 	if r.Days < 0 || r.Days > 90 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("findings are stored for 90 days"))

@@ -19,8 +19,8 @@ import (
 )
 
 // town is a ledger with four agents. a works, b is quiet and has synthetic readings, c's
-// certificate ends soon, and d is revoked. A run has asked all their clients, and counted
-// only a's even-numbered clients.
+// certificate ends soon, and d is revoked. A run has asked all clients, and has counted only
+// a's even-numbered ones.
 type town struct {
 	*fixture
 	run   string
@@ -208,8 +208,8 @@ func TestGetClient(t *testing.T) {
 		if x.Agent.GetId() != "a" || x.Agent.GetVersion() != "1.2.3" || x.Agent.GetClients() != 4 || x.Agent.GetFindings() != 2 {
 			d.Errorf("%v", x.Agent)
 		}
-		// A finding that can indicate an empty house is counted by agent, and not shown by
-		// client.
+		// A finding that can indicate an empty house is counted per agent, but not shown for
+		// single clients.
 		if text := x.Client.String(); strings.Contains(text, d.codes[0]) || strings.Contains(text, "0.") {
 			d.Errorf("the answer about a client has details of its report: %s", text)
 		}

@@ -38,8 +38,8 @@ func onBoth(t *testing.T, test func(d *fixture)) {
 	})
 }
 
-// fixture serves the operators' API with its real handler and a real ledger. A test sets
-// the caller, who is otherwise local with a session.
+// fixture serves the operators' API with its real handler and a real ledger. A test can set the
+// caller; by default, it is the user local with a session.
 type fixture struct {
 	authority *pki.Authority
 	v1.OperatorServiceClient

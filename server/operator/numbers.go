@@ -7,7 +7,7 @@ import (
 	"loadstar/server/directory"
 )
 
-// numbers counts agents and clients, and the silent ones among them.
+// numbers counts agents and clients, and determines which agents are silent.
 type numbers struct {
 	*Config
 	counts  cached[directory.FleetCounts]
@@ -34,7 +34,7 @@ func (o *numbers) quietAfter(agents int64) time.Duration {
 }
 
 // contact returns the time at which an agent was last seen, and whether it has missed three
-// contacts.
+// expected contacts.
 func (o *numbers) contact(agent string, stored time.Time) (seen time.Time, silent bool) {
 	at, next, ok := time.Time{}, time.Duration(0), false
 	if o.Contact != nil {
@@ -46,7 +46,7 @@ func (o *numbers) contact(agent string, stored time.Time) (seen time.Time, silen
 	return at, time.Since(at) > max(3*next, leastSilence)
 }
 
-// silent returns the agents that are training and have missed three of their own contacts.
+// silent returns the agents that are training and have missed three expected contacts.
 func (o *numbers) silent(ctx context.Context) (map[string]bool, error) {
 	return o.silents.get(ctx, func(ctx context.Context) (map[string]bool, error) {
 		train, err := o.Ledger.Counter.Training(ctx)

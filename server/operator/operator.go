@@ -20,8 +20,8 @@ import (
 // Config holds the dependencies and settings of the operators' API.
 type Config struct {
 	Ledger *ledger.Ledger
-	// Access creates logins. Authority signs the certificates of users, and its pin is in join
-	// tokens.
+	// Access creates logins. Authority signs users' certificates, and join tokens contain its
+	// pin.
 	Access    *access.Gate
 	Authority *pki.Authority
 	// Page is the address of the dashboard, or empty.
@@ -48,8 +48,7 @@ type Config struct {
 	Deadline time.Duration
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
-	// Revoked is called with the name of a revoked agent before the operator's call
-	// returns.
+	// Revoked is called with the id of a revoked agent before the operator's call returns.
 	Revoked func(agent string)
 	// Explain describes a plan for a number of clients. It may be nil.
 	Explain func(p *fed.Plan, clients int) (string, error)
@@ -58,8 +57,8 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Operator implements the operators' API. It is safe for concurrent use. Each of its parts answers the
-// calls on one subject.
+// Operator implements the operators' API. It is safe for concurrent use. Each of its parts
+// handles the calls about one subject.
 type Operator struct {
 	*people
 	*releases
@@ -100,7 +99,8 @@ func (o *Operator) Handler() http.Handler {
 	})
 }
 
-// actor returns the caller as text for the audit log. Handler has checked that the caller is known.
+// actor returns the caller's description for the audit log. Handler has checked that the caller
+// is known.
 func actor(ctx context.Context) string {
 	c, _ := access.From(ctx)
 	return c.String()

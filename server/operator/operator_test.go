@@ -24,7 +24,8 @@ import (
 
 const plan = "{name: trial, algorithm: fedavg, rounds: 7, schedule: {cohort: 2}, evaluate: {every: 0}}"
 
-// Only users may call. The server does not read the body of any other caller's request.
+// TestCaller checks that only users may call, and that the server does not read the body of any
+// other caller's request.
 func TestCaller(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
@@ -160,7 +161,7 @@ func TestClients(t *testing.T) {
 			t.Errorf("%v", c)
 		}
 	}
-	// On a busy machine the numbers may be some seconds old.
+	// On a busy machine, the numbers may be some seconds old.
 	for end := time.Now().Add(time.Minute); s.Total != 119 || s.Agents != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d clients of %d agents", s.Total, s.Agents)
@@ -310,7 +311,8 @@ func (d *fixture) drive(run string) func(state string) {
 	}
 }
 
-// A watcher receives every closed round once and in order, and the end of the run.
+// TestWatch checks that a watcher receives every closed round, once and in order, and the end
+// of the run.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
@@ -357,7 +359,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// The number of watchers is limited, and they do not delay a shutdown.
+// TestWatchers checks that the number of watchers is limited, and that they do not delay a
+// shutdown.
 func TestWatchers(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
@@ -400,8 +403,8 @@ func TestWatchers(t *testing.T) {
 	}
 }
 
-// If the ledger is closed, calls fail as unavailable, not with an answer such as "not
-// found".
+// TestLedgerClosed checks that if the ledger is closed, calls fail as unavailable, not with an
+// error such as "not found".
 func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)

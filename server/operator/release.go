@@ -26,7 +26,7 @@ const (
 	generic  = "generic"
 )
 
-// releases answers calls on releases and on the clients' reports about them.
+// releases handles calls about releases, and about the clients' reports on them.
 type releases struct{ *Config }
 
 // CreateRelease releases a version of a run's weights to all agents. A region refuses the
@@ -70,7 +70,7 @@ func (o *releases) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest
 	return &v1.CreateReleaseResponse{Release: recordOf(x, true)}, nil
 }
 
-// validName reports whether a text can be the name of a release. It must not contain @.
+// validName reports whether a string can be the name of a release. It must not contain @.
 func validName(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
@@ -84,7 +84,7 @@ func recordOf(r ledger.Release, offered bool) *v1.ReleaseRecord {
 	}
 }
 
-// ListReleases returns all releases or one of them.
+// ListReleases returns all releases, or one of them.
 func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
 	all, err := o.Ledger.Releases(ctx)
 	if err != nil {

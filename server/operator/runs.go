@@ -15,12 +15,13 @@ import (
 	"loadstar/server/terms"
 )
 
-// runs answers calls on plans, runs and their rounds.
+// runs handles calls about plans, runs and their rounds.
 type runs struct {
 	*Config
 	numbers  *numbers
 	watching chan struct{}
-	// explaining admits one explanation at a time, because each measures the processor.
+	// explaining admits one explanation at a time, because each one measures the speed of the
+	// processor.
 	explaining chan struct{}
 	heads      heads
 }
@@ -178,7 +179,7 @@ func turnOf(t ledger.TurnRecord, limits map[int64]*v1.Limits) *v1.Turn {
 		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: t.State, Version: t.Version, Reason: t.Reason,
 		Examples: t.Examples, Steps: t.Steps, Norm: t.Norm, Counted: millis(t.At),
 	}
-	// Clipping rounds to float32, so a clipped norm may be a little below the limit.
+	// Clipping rounds numbers to float32, so a clipped norm may be a little below the limit.
 	const reached = 1 - 1e-6
 	l := limits[t.Version].GetNorm()
 	x.Clipped = t.State == "counted" && l > 0 && t.Norm >= reached*l

@@ -31,14 +31,14 @@ func (o *runs) notHere(verb string) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region; %s the run at its hub, %s", verb, o.Hub))
 }
 
-// ownData reports whether plans may need data at the server. If no coordinator has led yet, its
-// data is unknown. A run that needs data may then fail when it begins.
+// ownData reports whether plans that need data on the server are allowed. If no coordinator has
+// led yet, it is unknown whether there is data, so such a run may fail when it begins.
 func (o *runs) ownData(ctx context.Context) (bool, error) {
 	data, known, err := o.Ledger.LeadersData(ctx)
 	return data != "" || !known, o.wireError(err)
 }
 
-// plan reads a submitted plan, and refuses a plan that no fleet can train.
+// plan reads a submitted plan, and refuses it if no fleet can train it.
 func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	if len(text) > maxPlan {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB)"))
@@ -62,9 +62,8 @@ func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	return p, nil
 }
 
-// warnings returns the reasons why agents may decline a plan. The fleet's size may be 0 if
-// it is unknown. The coordinator gives the schedule its cohort and deadline in the same
-// way.
+// warnings returns the reasons why agents may decline a plan. The fleet's size is 0 if unknown.
+// The coordinator sets the schedule's cohort and deadline in the same way.
 func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	w := policy.Warn(p, 0)
 	if w == "" && fleet > 0 {
@@ -80,7 +79,7 @@ func (o *runs) warnings(p *fed.Plan, fleet int64) []string {
 	return []string{w}
 }
 
-// ListPlans lists the plans of the program that a fleet can train.
+// ListPlans lists those built-in plans that a fleet can train.
 func (o *runs) ListPlans(ctx context.Context, _ *v1.ListPlansRequest) (*v1.ListPlansResponse, error) {
 	data, err := o.ownData(ctx)
 	if err != nil {
@@ -180,7 +179,7 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 // wanted returns the minimum number of clients with which a plan's run starts.
 func wanted(p *fed.Plan) int64 { return training(p, max(p.Schedule.Cohort, p.Schedule.Buffer)) }
 
-// training returns the minimum number of clients with which n of them train after the plan
+// training returns the minimum number of clients of which n remain for training after the plan
 // has held out its share.
 func training(p *fed.Plan, n int) int64 {
 	all := int(float64(n) / (1 - p.Evaluate.Holdout))

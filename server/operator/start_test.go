@@ -47,7 +47,7 @@ func TestExplainPlan(t *testing.T) {
 	if r, err = d.ExplainPlan(ctx, &v1.ExplainPlanRequest{Plan: "name: p\nalgorithm: fedavg\n", Rounds: 9}); err != nil || r.Rounds != 9 || r.Wanted != 1 || r.Text != "p with 3 clients and 9 rounds" {
 		t.Errorf("%v, %v", r, err)
 	}
-	// The plan in the answer is the one that was explained.
+	// The plan in the response is the one that was explained.
 	s, err := d.StartRun(ctx, &v1.StartRunRequest{Plan: r.Plan})
 	testkit.Must(t, err)
 	if run, err := d.GetRun(ctx, &v1.GetRunRequest{Run: s.Run}); err != nil || run.Run.Rounds != 9 {
@@ -65,7 +65,7 @@ func TestExplainPlan(t *testing.T) {
 	}
 }
 
-// explained replaces the program's function, which measures the processor.
+// explained replaces the program's function, which measures the speed of the processor.
 func explained(p *fed.Plan, clients int) (string, error) {
 	if p.Name == "refused" {
 		return "", errors.New("refused")

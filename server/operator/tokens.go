@@ -47,7 +47,8 @@ func (o *people) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1
 		return nil, o.wireError(err)
 	}
 	answer := &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli(), Id: directory.TokenID(t.Hash())}
-	// A command knows an address that it can reach. A browser knows only the page's address.
+	// The command line already knows an address of this server that it can reach. A browser
+	// knows only the page's address.
 	if c, _ := access.From(ctx); o.Apart || c.Via == access.ViaWeb {
 		answer.Server = o.Agents
 	}
@@ -74,7 +75,7 @@ func (o *people) ListTokens(ctx context.Context, r *v1.ListTokensRequest) (*v1.L
 	return answer, nil
 }
 
-// RevokeToken refuses further joins with a token. Agents that have joined with it stay.
+// RevokeToken refuses further joins with a token. Agents that have already joined with it stay.
 func (o *people) RevokeToken(ctx context.Context, r *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
 	t, err := o.Ledger.Directory.RevokeToken(ctx, r.Id, actor(ctx), time.Now())
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// usualLogin is the lifetime of a login code. maxLogin is the lifetime of an invitation.
+	// usualLogin is the default lifetime of a login code. maxLogin is the maximum lifetime, for
+	// an invitation.
 	usualLogin = time.Minute
 	maxLogin   = 24 * time.Hour
 
@@ -31,7 +32,8 @@ func invalid(format string, args ...any) error {
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }
 
-// people answers calls on users, their certificates and sessions, join tokens and the audit log.
+// people handles calls about users, their certificates and sessions, join tokens and the audit
+// log.
 type people struct{ *Config }
 
 // Whoami returns the caller.
@@ -57,7 +59,7 @@ func userOf(u directory.User) *v1.User {
 	return &v1.User{Name: u.Name, Role: u.Role, Source: u.Source, Created: millis(u.Created)}
 }
 
-// PutUser adds a user or changes the role of one.
+// PutUser adds a user or changes a user's role.
 func (o *people) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUserResponse, error) {
 	if _, err := access.ParseRole(r.Role); err != nil {
 		return nil, invalid("%w", err)
@@ -93,8 +95,8 @@ func (o *people) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.R
 }
 
 // CreateLogin creates a login code for the caller, or for another user if the caller is an
-// admin. A session cannot create a code for its own user, because a thief of the
-// session could prolong it indefinitely, even beyond the logout.
+// admin. A session cannot create a code for its own user, because a thief of the session could
+// prolong the access indefinitely, even beyond a logout.
 func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
 	c, _ := access.From(ctx)
 	user := cmp.Or(r.User, c.Name)
@@ -119,7 +121,7 @@ func (o *people) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1
 	return &v1.CreateLoginResponse{Code: code, Expires: millis(expires), Page: o.Page}, nil
 }
 
-// ListSessions returns the caller's sessions, or all of them if the caller is an admin.
+// ListSessions returns the caller's sessions, or all sessions if the caller is an admin.
 func (o *people) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
 	c, _ := access.From(ctx)
 	user := c.Name
@@ -156,8 +158,8 @@ func (o *people) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.E
 	return &v1.EndSessionResponse{}, nil
 }
 
-// IssueCertificate signs a certificate for a user and stores its serial number, without which
-// it would be refused.
+// IssueCertificate signs a certificate for a user and stores its serial number. Without a
+// stored serial number, the certificate would be refused.
 func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
 	ttl := usualCertificate
 	if r.TtlSeconds != 0 {
@@ -167,7 +169,7 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 		return nil, invalid("a certificate can be valid for at least %v and at most %v, not %v", minCertificate, maxCertificate, ttl)
 	}
 	// The user local has only the certificates that the gateways write to their folders. A
-	// server that starts after a revocation replaces these.
+	// server that starts after a revocation replaces them.
 	if r.User == directory.LocalUser {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar user add NAME --role admin"))
 	}
@@ -186,9 +188,10 @@ func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateReq
 	return &v1.IssueCertificateResponse{Certificates: issued.Chain, Roots: o.Authority.Roots()}, nil
 }
 
-// RenewCertificate signs a certificate of the newest issuer for a caller whose certificate comes
-// from another one. The new certificate expires at the same time, because an admin decides
-// how long a user has access. All callers get the roots that they must trust.
+// RenewCertificate issues a certificate from the newest issuer to a caller whose certificate
+// comes from another issuer. The new certificate expires at the same time as the old one,
+// because an admin decides how long a user has access. All callers get the roots that they must
+// trust.
 func (o *people) RenewCertificate(ctx context.Context, r *v1.RenewCertificateRequest) (*v1.RenewCertificateResponse, error) {
 	who, ok := pki.From(ctx)
 	leaf := pki.Leaf(ctx)
@@ -211,8 +214,8 @@ func (o *people) RenewCertificate(ctx context.Context, r *v1.RenewCertificateReq
 	return answer, nil
 }
 
-// ListIssuers counts the agents and users' certificates of each issuer, so an operator
-// knows when to retire a former issuer.
+// ListIssuers returns the numbers of agents and of users' certificates of each issuer, so that
+// an operator knows when to retire a former issuer.
 func (o *people) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*v1.ListIssuersResponse, error) {
 	trusted := o.Authority.Issuers()
 	var ids []string

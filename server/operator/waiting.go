@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// leastSilence is the minimum time without contact that counts as silence. Another gateway
-	// stores an agent's first check-in within this time.
+	// leastSilence is the minimum time without contact that counts as silence. If an agent moves
+	// to another gateway, that gateway stores its first check-in within this time.
 	leastSilence = 10 * time.Second
-	// namedAgents is the maximum number of agents that are named.
+	// namedAgents is the maximum number of agents that a description names.
 	namedAgents = 5
 )
 
@@ -125,7 +125,7 @@ func sentence(w *v1.Waiting) string {
 	return text
 }
 
-// outcome describes what a round does when it gives up waiting.
+// outcome describes what happens to a round that gives up waiting.
 func outcome(w *v1.Waiting) string {
 	switch {
 	case w.Replaces:

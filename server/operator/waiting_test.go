@@ -11,8 +11,8 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestWaiting checks the description of a round that waits: for whom, since when, until when, and
-// with which outcome. Agents a and c are in contact, and b has missed its contacts.
+// TestWaiting checks the description of a waiting round: for whom it waits, since when, until
+// when, and with which outcome. Agents a and c are in contact, and b has missed its contacts.
 func TestWaiting(t *testing.T) {
 	onBoth(t, func(f *fixture) {
 		d := newTown(f)
@@ -25,7 +25,8 @@ func TestWaiting(t *testing.T) {
 		r, err := o.GetRun(d.Context(), &v1.GetRunRequest{Run: d.run})
 		testkit.Must(d, err)
 		w := r.Waiting
-		// Of seven clients two are counted, a1, a3, c0 and c1 are expected, and b0 is silent.
+		// Of seven clients, two are counted, four (a1, a3, c0 and c1) are expected, and b0 is
+		// silent.
 		if w.GetClients() != 5 || w.GetSilent() != 1 || w.GetMerges() != 6 || w.GetAsked() != 7 || w.GetReplaces() || w.GetGivesUp() == 0 {
 			d.Errorf("%v", w)
 		}
@@ -55,8 +56,8 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestRefusedNames checks that the conflict of two agents that announced the same name is shown
-// with the client, and that a waiting run counts it.
+// TestRefusedNames checks that the conflict between two agents that announced the same name is
+// shown with the client, and that a waiting run counts the refused client.
 func TestRefusedNames(t *testing.T) {
 	onBoth(t, func(f *fixture) {
 		d := newTown(f)

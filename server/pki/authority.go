@@ -46,7 +46,7 @@ type Authority struct {
 	keys Keys
 	now  func() time.Time
 	has  atomic.Pointer[issuers]
-	// trouble is the reason why the server's certificate was not renewed, until Watch logs it.
+	// trouble holds the reason why the server's certificate was not renewed until Watch logs it.
 	trouble atomic.Pointer[error]
 }
 
@@ -75,8 +75,8 @@ func OpenExisting(dir string, keys Keys) (*Authority, error) {
 	return a, nil
 }
 
-// Init creates a root and an issuer in a folder. It uses the root whose key is in the folder,
-// if any. The error wraps fs.ErrExist if the folder has an authority.
+// Init creates an issuer and, unless the key of a root is already in the folder, a root. The
+// error wraps fs.ErrExist if the folder has an authority.
 func Init(dir string, keys Keys) error {
 	if err := mtls.MakeDir(dir); err != nil {
 		return err
@@ -115,7 +115,7 @@ func Init(dir string, keys Keys) error {
 	return nil
 }
 
-// lock locks the folder. It waits until no other process is writing files in the folder.
+// lock locks the folder, after waiting until no other process is writing files in it.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +142,7 @@ func (a *Authority) RootKeyHere() string {
 }
 
 // Watch checks at intervals whether the authority's files have changed, for example by a
-// rotation, until ctx ends. After a change it uses the new files and calls changed.
+// rotation, until ctx ends. After a change, it uses the new files and calls changed.
 func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func()) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -173,8 +173,8 @@ func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Lo
 	}
 }
 
-// serial returns a serial number of 128 bits. It begins with the issuer's ID of 32
-// bits, so that an issuer's certificates can be counted. The rest is random.
+// serial returns a serial number of 128 bits. It begins with the issuer's ID of 32 bits, so
+// that each issuer's certificates can be counted. The rest is random.
 func (i *issuer) serial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[len(i.id):]); err != nil {
@@ -193,13 +193,14 @@ func (a *Authority) Pin() string {
 // Issued is a new certificate.
 type Issued struct {
 	Leaf *x509.Certificate
-	// Chain begins with the certificate. Roots are all roots that its owner must trust.
+	// Chain begins with the certificate. Roots contains all roots that the certificate's owner
+	// must trust.
 	Chain, Roots [][]byte
 }
 
-// Issue returns a certificate for who that expires after ttl, but not after its issuer's. The
-// signature of the request proves that the sender has the key. The names in the request are
-// ignored.
+// Issue returns a certificate for who that expires after ttl or with its issuer, whichever is
+// earlier. The signature of the request proves that the sender has the key. The names in the
+// request are ignored.
 func (a *Authority) Issue(csrDER []byte, who Identity, ttl time.Duration) (Issued, error) {
 	has := a.has.Load()
 	by := has.newest(a.now())

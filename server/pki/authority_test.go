@@ -26,7 +26,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// openEnv is an environment variable with the name of a folder. If it is set, the test
+// openEnv names an environment variable that holds the path of a folder. If it is set, the test
 // binary waits until its standard input is closed, opens the authority in that folder and
 // prints the pin.
 const openEnv = "LOADSTAR_TEST_OPEN"
@@ -126,8 +126,8 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// Open refuses a damaged root. It never replaces it with a new root, which no agent would
-// trust.
+// TestOpenRefuses checks that Open refuses a damaged root, and never replaces it with a new
+// root, which no agent would trust.
 func TestOpenRefuses(t *testing.T) {
 	a, b := open(t), open(t)
 	path := filepath.Join(a.dir, issuerFile)
@@ -173,8 +173,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// If many goroutines and processes open a new folder at the same time, only one root is
-// created.
+// TestOpenConcurrently checks that only one root is created if many goroutines and processes
+// open a new folder at the same time.
 func TestOpenConcurrently(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "pki")
 	pins := make([]string, 16)
@@ -301,7 +301,8 @@ func TestSignRefuses(t *testing.T) {
 	}
 	forged := bytes.Clone(good)
 	forged[len(forged)-1] ^= 1
-	// The request is signed with one key but contains the public key of another.
+	// The request contains the public key of one key pair, but is signed with the key of
+	// another.
 	mine, theirs := request(t, newKey(t), &x509.CertificateRequest{}), request(t, newKey(t), &x509.CertificateRequest{})
 	m, err := x509.ParseCertificateRequest(mine)
 	if err != nil {
@@ -362,8 +363,8 @@ func TestSignRefuses(t *testing.T) {
 	}
 }
 
-// Whatever the request contains, Sign returns an error or a certificate for the given
-// identity.
+// FuzzSign checks that, whatever the request contains, Issue returns an error or a certificate
+// for the given identity.
 func FuzzSign(f *testing.F) {
 	a := open(f)
 	key := newKey(f)

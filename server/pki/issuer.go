@@ -39,7 +39,7 @@ type issuer struct {
 	id    [4]byte
 	chain []*x509.Certificate // from its own certificate to the root
 	key   crypto.Signer       // nil if only certificates were read
-	kept  string              // description of how the key is stored, for people
+	kept  string              // description of how the key is stored, for display
 }
 
 const (
@@ -81,7 +81,7 @@ type issuers struct {
 	verified map[[sha256.Size]byte]verified // by the hash of the certificate
 }
 
-// serving returns the issuer of the server's own certificate. During a rotation it is the
+// serving returns the issuer of the server's own certificate. During a rotation, it is the
 // older one, because not all agents know the new root yet.
 func (h *issuers) serving(now time.Time) *issuer {
 	for _, i := range h.all {
@@ -92,8 +92,8 @@ func (h *issuers) serving(now time.Time) *issuer {
 	return h.all[len(h.all)-1]
 }
 
-// newest returns the issuer of agents' certificates. A new issuer may begin later, so that
-// all gateways know it by then.
+// newest returns the issuer that signs agents' certificates now. A new issuer may begin to sign
+// later, so that all gateways know it by then.
 func (h *issuers) newest(now time.Time) *issuer {
 	for _, i := range slices.Backward(h.all) {
 		if !now.Before(i.chain[0].NotBefore) {

@@ -21,23 +21,24 @@ import (
 type Keys struct {
 	// Passphrase encrypts the files with keys, unless it is empty.
 	Passphrase string
-	// Signers have the keys of issuers whose files contain only certificates. A new
-	// issuer's key is the first signer's key.
+	// Signers hold the keys of issuers whose files contain only certificates. If there are
+	// signers, a new issuer uses the first signer's key.
 	Signers []*Signer
 
 	certificatesOnly bool
 }
 
-// sealedType is the PEM type of age's armor, so age itself can open a file.
+// sealedType is the PEM type of age's armor, so that age itself can open a file.
 const sealedType = "AGE ENCRYPTED FILE"
 
 // errKey means that a key cannot be used, though its file is intact.
 var errKey = errors.New("cannot use the key")
 
-// scryptLog2 is the work factor of the passphrase. It takes about a second on a server. Tests lower it.
+// scryptLog2 is the work factor of the passphrase. Deriving a key takes about a second on a
+// server. Tests lower the work factor.
 var scryptLog2 = 18
 
-// seal returns the text of a private key for a file, encrypted if there is a passphrase.
+// seal encodes a private key in PEM for a file, and encrypts it if there is a passphrase.
 func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
 	text, err := (&mtls.Bundle{Key: key}).PEM()
 	if err != nil || k.Passphrase == "" {
@@ -62,8 +63,8 @@ func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: sealedType, Bytes: out.Bytes()}), nil
 }
 
-// unseal decrypts the key at the beginning of a file. It removes the key if only certificates
-// are requested.
+// unseal decrypts the key at the beginning of a file. If only certificates are needed, it
+// removes the encrypted key instead.
 func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != sealedType {

@@ -17,7 +17,8 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// quick makes encrypting fast. Files that were encrypted slowly can still be opened.
+// quick makes encryption fast. Files that were encrypted with the usual work factor can still
+// be opened.
 func quick(t testing.TB) {
 	old := scryptLog2
 	scryptLog2 = 10
@@ -49,7 +50,8 @@ func secretOf(t testing.TB, key *ecdsa.PrivateKey) string {
 	return strings.Split(string(text), "\n")[1]
 }
 
-// Encrypt leaves no plain key, and only the correct passphrase opens the authority.
+// TestEncrypt checks that Encrypt leaves no unencrypted key, and that only the correct
+// passphrase opens the authority.
 func TestEncrypt(t *testing.T) {
 	quick(t)
 	a := open(t)
@@ -132,7 +134,8 @@ func TestEncrypt(t *testing.T) {
 	}
 }
 
-// Encrypted keys remain encrypted in a rotation, with the same passphrase.
+// TestRotateEncrypted checks that encrypted keys remain encrypted with the same passphrase
+// during a rotation.
 func TestRotateEncrypted(t *testing.T) {
 	quick(t)
 	keys := Keys{Passphrase: "one"}
@@ -163,7 +166,8 @@ func TestRotateEncrypted(t *testing.T) {
 	checkPrivate(t, a.dir)
 }
 
-// A passphrase can be changed, even after a change that was interrupted at any step.
+// TestEncryptInterrupted checks that a passphrase can be changed even after an earlier change
+// was interrupted, at whatever step.
 func TestEncryptInterrupted(t *testing.T) {
 	quick(t)
 	for _, from := range []string{"", "old"} {

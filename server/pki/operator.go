@@ -14,8 +14,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// local is the name of the operator for whom the server writes a certificate on its own
-// machine.
+// local is the name of the user for whom the server writes a certificate on its own machine.
 const local = "local"
 
 // WriteOperator writes key.pem, cert.pem and ca.pem to a folder and returns the

@@ -86,13 +86,13 @@ func TestWriteOperator(t *testing.T) {
 	if who, ok := identity(write().Leaf); !ok || who.Role != Operator {
 		t.Error(who)
 	}
-	// A certificate of another root is replaced.
+	// A certificate under another root is replaced.
 	a = open(t)
 	if c := write(); !c.Root.Equal(a.first().root()) {
 		t.Error("it trusts another root")
 	}
-	// A key file that others can read, or that contains no key, is not overwritten, because
-	// it may belong to someone.
+	// A key file that others can read, or that contains no key, is not overwritten, because it
+	// may belong to somebody else.
 	for _, spoil := range []func(string) error{
 		func(path string) error { return os.Chmod(path, 0o644) },
 		func(path string) error { return os.WriteFile(path, []byte("something else"), 0o600) },
@@ -119,7 +119,8 @@ func TestWriteOperator(t *testing.T) {
 
 func noneRevoked(string) (bool, error) { return false, nil }
 
-// If it is not known whether the certificate is revoked, nothing is written.
+// TestWriteOperatorUnknown checks that nothing is written if it is not known whether the
+// certificate is revoked.
 func TestWriteOperatorUnknown(t *testing.T) {
 	a := open(t)
 	dir := filepath.Join(t.TempDir(), "operator")
@@ -135,7 +136,8 @@ func TestWriteOperatorUnknown(t *testing.T) {
 	}
 }
 
-// Concurrent calls leave a complete and matching key and certificate.
+// TestWriteOperatorConcurrently checks that concurrent calls leave a complete key and a
+// complete certificate that match.
 func TestWriteOperatorConcurrently(t *testing.T) {
 	a := open(t)
 	dir := filepath.Join(t.TempDir(), "operator")

@@ -36,7 +36,7 @@ const scheme = "loadstar"
 // spelling.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// String returns the role and the ID as text for logs.
+// String returns the role and the ID, for logs.
 func (i Identity) String() string { return string(i.Role) + " " + i.ID }
 
 func (i Identity) uri() *url.URL {
@@ -85,7 +85,7 @@ type verified struct {
 	serial string
 }
 
-// maxVerified is the maximum number of certificates that are remembered as verified.
+// maxVerified is the maximum number of verified certificates in the cache.
 const maxVerified = 100_000
 
 // verify returns the identity in a certificate if an issuer of this authority signed it. It
@@ -126,7 +126,7 @@ func (h *issuers) certificates() []*x509.Certificate {
 	return all
 }
 
-// Serial returns the serial number of a certificate as text of a fixed length.
+// Serial returns the serial number of a certificate as a string of fixed length.
 func Serial(c *x509.Certificate) string { return fmt.Sprintf("%032x", c.SerialNumber) }
 
 // identity returns the identity in a certificate that this authority has issued.
@@ -157,8 +157,8 @@ func From(ctx context.Context) (Identity, bool) {
 
 type callerKey struct{}
 
-// CallerFrom returns the caller with its certificate, even an expired one. From tells
-// whether the certificate is valid.
+// CallerFrom returns the caller with its certificate, even an expired one. From returns the
+// identity only if the certificate is valid.
 func CallerFrom(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
@@ -171,8 +171,8 @@ func Leaf(ctx context.Context) *x509.Certificate {
 }
 
 const (
-	// RenewHeader is set on responses to a caller that should renew its certificate now,
-	// because another issuer signs certificates.
+	// RenewHeader is set on responses to a caller that should renew its certificate now, because
+	// another issuer now signs certificates.
 	RenewHeader = "Loadstar-Renew"
 	// RootsHeader is set on responses to operators. It contains the fingerprint of the
 	// roots that they should trust. Agents learn the roots when they renew, which happens

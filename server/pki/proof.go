@@ -10,7 +10,7 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// maxCertificate limits the size in bytes of a certificate that a stranger sends.
+// maxCertificate is the maximum size, in bytes, of a certificate that a stranger sends.
 const maxCertificate = 1 << 13
 
 // ProvesOld checks that the sender of a certificate request has the key of an older

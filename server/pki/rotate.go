@@ -19,7 +19,7 @@ type Rotation struct {
 	Root bool
 	// RootKey is the path of the root's key; if empty, the key is in the authority's folder.
 	RootKey string
-	// In is the time after which the new issuer signs certificates. The server trusts the
+	// In is the time until the new issuer begins to sign certificates. The server trusts the
 	// issuer immediately.
 	In time.Duration
 }
@@ -42,8 +42,8 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	current, now := has.all[0], time.Now()
 	file := filepath.Join(dir, issuerFile)
 	if current.kept == encryptedFile {
-		// The server opens all keys with one passphrase, so check it first. Otherwise a key
-		// could be written unencrypted unnoticed.
+		// The server opens all keys with one passphrase, so check the passphrase first. Otherwise
+		// a key could be written unencrypted without anybody noticing.
 		if _, err := readIssuer(file, keys); err != nil {
 			return err
 		}
@@ -86,8 +86,8 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	return next.write(file, keys)
 }
 
-// writeRootKey writes the key of a new root. If the folder has another root's key under the
-// same name, from the former root or an interrupted rotation, that file is renamed.
+// writeRootKey writes the key of a new root. If the folder has the key of another root under
+// the same name, from the former root or from an interrupted rotation, that file is renamed.
 func writeRootKey(dir string, root *issuer, keys Keys) error {
 	path := filepath.Join(dir, rootKeyFile)
 	switch other, err := readIssuer(path, Keys{certificatesOnly: true}); {
@@ -181,7 +181,7 @@ func Retire(dir string, compromised bool) error {
 	if begins := has.all[1].chain[0].NotBefore; time.Now().Before(begins) {
 		return fmt.Errorf("the new issuer begins to sign on %s", begins.Local().Format(time.DateTime))
 	}
-	// An interrupted call may have listed the previous issuer already.
+	// An interrupted call may already have listed the previous issuer.
 	former, had := has.all[0].chain[0], len(has.retired)
 	b := mtls.Bundle{Certificates: slices.DeleteFunc(has.retired, former.Equal)}
 	if !compromised {
@@ -200,9 +200,9 @@ func Retire(dir string, compromised bool) error {
 	return remove(filepath.Join(dir, previousFile))
 }
 
-// Encrypt encrypts the keys in a folder with a passphrase and returns their files. Before
-// the call the keys have no passphrase, or that of old. Keys that have the new passphrase
-// after an interrupted change do not change.
+// Encrypt encrypts the keys in a folder with a passphrase, and returns the paths of their
+// files. Before the call, the keys must be unencrypted or have old's passphrase. Keys that
+// already have the new passphrase after an interrupted change stay as they are.
 func Encrypt(dir string, old Keys, passphrase string) (files []string, err error) {
 	unlock, err := lock(dir)
 	if err != nil {
@@ -245,7 +245,7 @@ func Encrypt(dir string, old Keys, passphrase string) (files []string, err error
 	return files, nil
 }
 
-// IssuerInfo describes an issuer for people.
+// IssuerInfo describes an issuer for display.
 type IssuerInfo struct {
 	ID, Name, Root string
 	From, Expires  time.Time

@@ -13,7 +13,7 @@ import (
 
 var errCrash = errors.New("crash")
 
-// crash calls change and ends it before its file operation n, as a crash would. It reports
+// crash calls change and stops it before its file operation n, as a crash would. It reports
 // whether change got that far.
 func crash(t testing.TB, n int, change func() error) bool {
 	t.Helper()
@@ -44,9 +44,9 @@ func reopen(t testing.TB, dir string) *Authority {
 	return a
 }
 
-// After a crash at any step of a rotation, the folder contains the old issuer or both,
-// agents with either certificate are accepted, and no root's key is lost. The rotation and
-// its end can be repeated.
+// TestRotateCrash checks that after a crash at any step of a rotation, the folder contains the
+// old issuer or both issuers, agents with a certificate from either issuer are accepted, and no
+// root's key is lost. Rotate and Retire can be repeated.
 func TestRotateCrash(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     Rotation
@@ -126,8 +126,8 @@ func holds(t testing.TB, dir string, text []byte) bool {
 	return false
 }
 
-// An interrupted rotation to a new root loses no key of a root, however often it happens, and
-// a rotation under the old root still works.
+// TestRotateCrashRoots checks that interrupted rotations to a new root lose no root's key,
+// however often they happen, and that a rotation under the old root still works.
 func TestRotateCrashRoots(t *testing.T) {
 	dir := open(t).dir
 	root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
@@ -150,8 +150,8 @@ func TestRotateCrashRoots(t *testing.T) {
 	}
 }
 
-// A call of Init that was interrupted is repeated with the same root. Init never replaces
-// the key of a root, which agents may trust.
+// TestInitCrash checks that repeating an interrupted call of Init uses the same root. Init
+// never replaces the key of a root, which agents may already trust.
 func TestInitCrash(t *testing.T) {
 	for n := range 2 {
 		dir := filepath.Join(t.TempDir(), "pki")
@@ -181,8 +181,8 @@ func TestInitCrash(t *testing.T) {
 	}
 }
 
-// The root's key may be in another place. If it is not found, the messages describe what to
-// do.
+// TestRotateOfflineRoot checks that the root's key may be in another place, and that the errors
+// describe what to do if it is not found.
 func TestRotateOfflineRoot(t *testing.T) {
 	a, other := open(t), open(t)
 	safe := filepath.Join(t.TempDir(), "safe.pem")
@@ -223,7 +223,8 @@ func TestRotateOfflineRoot(t *testing.T) {
 	}
 }
 
-// A new issuer that begins later is trusted immediately and signs from that time on.
+// TestRotateIn checks that a new issuer that begins later is trusted immediately, but signs
+// only from then on.
 func TestRotateIn(t *testing.T) {
 	a := open(t)
 	if err := Rotate(a.dir, Keys{}, Rotation{In: time.Hour}); err != nil {
@@ -244,8 +245,8 @@ func TestRotateIn(t *testing.T) {
 			t.Errorf("after %v: %+v", after, all)
 		}
 	}
-	// Another gateway already has the new issuer. This gateway, whose clock is behind,
-	// trusts its certificates.
+	// Another gateway already has the new issuer. This gateway, whose clock is behind, trusts
+	// that issuer's certificates.
 	ahead := reopen(t, a.dir)
 	ahead.now = func() time.Time { return now.Add(2 * time.Hour) }
 	b.now = func() time.Time { return now }
@@ -254,8 +255,8 @@ func TestRotateIn(t *testing.T) {
 	}
 }
 
-// A certificate of a retired issuer proves who an agent was, unless the issuer's key was
-// stolen.
+// TestRetireCompromised checks that a certificate of a retired issuer proves an agent's
+// identity, unless the issuer's key was stolen.
 func TestRetireCompromised(t *testing.T) {
 	for _, interrupted := range []bool{false, true} {
 		for _, compromised := range []bool{false, true} {
@@ -284,7 +285,7 @@ func TestRetireCompromised(t *testing.T) {
 	}
 }
 
-// Retired issuers are remembered for a limited time.
+// TestRetiredAreFew checks that retired issuers are remembered only for a limited time.
 func TestRetiredAreFew(t *testing.T) {
 	a := open(t)
 	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)

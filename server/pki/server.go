@@ -23,11 +23,11 @@ const serverLife = 90 * 24 * time.Hour
 // hostname matches the host names that a certificate can contain, including wildcards.
 var hostname = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
-// TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a
-// certificate for the given host names and addresses. The certificate is created and
-// renewed in memory. The server also sends the certificates above it, for agents that know
-// only a pin. A client certificate is optional, but this authority must have issued it. It
-// may have expired; Middleware then gives its owner no identity.
+// TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a certificate
+// for the given host names and addresses. The certificate is created and renewed in memory. The
+// server also sends the certificates above it, for agents that know only a pin. A client
+// certificate is optional; if there is one, this authority must have issued it. It may have
+// expired; then Middleware gives its owner no identity.
 //
 // The configuration is chosen per connection, so changing the returned value has no
 // effect.
@@ -73,10 +73,10 @@ type ownCertificate struct {
 }
 
 const (
-	// renewalFor is how long a connection waits for a new certificate while the old one is
-	// still valid, because an external signer may be slow or unavailable.
+	// renewalFor is the time for which a connection waits for a new certificate while the old
+	// one is still valid. It is short, because an external signer may be slow or unavailable.
 	renewalFor = 500 * time.Millisecond
-	// renewalAgain is the time between two attempts.
+	// renewalAgain is the time between two attempts to renew.
 	renewalAgain = 30 * time.Second
 )
 
@@ -161,10 +161,10 @@ func (s *ownCertificate) renewed(has *issuers) (*tls.Config, error) {
 			_, err := a.verify(state.PeerCertificates[0])
 			return err
 		},
-		// Small first TLS records speed up web pages, but only cost time here.
+		// Starting with small TLS records speeds up web pages, but only costs time here.
 		DynamicRecordSizingDisabled: true,
-		// Every connection must present its own certificate. A resumed session would reuse
-		// an older one.
+		// Every connection must present its own certificate. A resumed session would reuse an
+		// older certificate.
 		SessionTicketsDisabled: true,
 	}, nil
 }

@@ -74,7 +74,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An agent that signs certificates must not be accepted as an authority.
+	// A certificate that an agent has signed must not be accepted.
 	nested := credentials(t, a, Identity{Agent, "x"}, time.Hour)
 	forger := &Authority{now: time.Now}
 	forger.has.Store(&issuers{all: []*issuer{makeIssuer([]*x509.Certificate{nested.Leaf}, nested.Key)}})
@@ -131,8 +131,8 @@ func TestTLSShowsTheRoot(t *testing.T) {
 	}
 }
 
-// An agent whose certificate has expired or is not valid yet can connect, but has no
-// identity.
+// TestTLSWrongTimes checks that an agent whose certificate has expired or is not valid yet can
+// connect, but has no identity.
 func TestTLSWrongTimes(t *testing.T) {
 	a := open(t)
 	var ahead atomic.Int64
@@ -212,8 +212,8 @@ func TestTLSHosts(t *testing.T) {
 	}
 }
 
-// There is no peer without TLS, without a certificate, or with a certificate that the
-// authority has not issued.
+// TestPeerUnverified checks that there is no peer without TLS, without a certificate, or with a
+// certificate that the authority has not issued.
 func TestPeerUnverified(t *testing.T) {
 	a, other := open(t), open(t)
 	agent := credentials(t, other, Identity{Agent, "a"}, time.Hour)
@@ -229,8 +229,8 @@ func TestPeerUnverified(t *testing.T) {
 	}
 }
 
-// Only a certificate with exactly one URI, in exactly the form that the authority writes,
-// has an identity.
+// TestIdentityOf checks that a certificate has an identity only if it has exactly one URI,
+// formatted exactly as the authority formats it.
 func TestIdentityOf(t *testing.T) {
 	a := open(t)
 	key := newKey(t)

@@ -22,10 +22,10 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// signerFor limits the time of a call of an external signer. Tests lower it.
+// signerFor is the time limit for a call to an external signer. Tests lower it.
 var signerFor = 15 * time.Second
 
-// signerBytes limits an answer of an external signer.
+// signerBytes is the maximum size of an external signer's response.
 const signerBytes = 1 << 13
 
 // Signer is a private key in another program, for example in a hardware module. It is safe
@@ -38,7 +38,7 @@ type Signer struct {
 // OpenSigner asks an external signer for its public key and for a signature, to find mistakes
 // early. The address is exec:COMMAND or a URL. "COMMAND public" writes the public key in PEM.
 // "COMMAND sign" reads a SHA-256 digest of 32 bytes and writes an ECDSA signature in ASN.1. A
-// URL works likewise with GET URL/public and POST URL/sign.
+// URL is used in the same way, through GET URL/public and POST URL/sign.
 func OpenSigner(ctx context.Context, address string) (*Signer, error) {
 	s, shown := &Signer{}, address
 	if command, ok := strings.CutPrefix(address, "exec:"); ok {

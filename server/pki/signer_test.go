@@ -33,8 +33,8 @@ func program(t testing.TB, script string) string {
 	return path
 }
 
-// openssl returns the parts of a signer that keeps its key in a file and signs with openssl.
-// They are the commands that write its public key and sign standard input.
+// openssl returns the two commands of a signer that keeps its key in a file and signs with
+// openssl: the first writes the public key, and the second signs standard input.
 func openssl(t testing.TB) (public, sign string) {
 	t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {
@@ -76,8 +76,8 @@ func patience(t testing.TB, d time.Duration) {
 	t.Cleanup(func() { signerFor = old })
 }
 
-// An authority whose issuer's key is in another program works like others, and its files
-// contain no key except the root's.
+// TestSigner checks that an authority whose issuer's key is in another program works like any
+// other, and that its files contain no key except the root's.
 func TestSigner(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	address := opensslSigner(t)
@@ -105,7 +105,7 @@ func TestSigner(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	// A new issuer needs another key, because agents renew when another key signs.
+	// A new issuer needs a different key, because agents renew only when a different key signs.
 	if err := Rotate(dir, keys, Rotation{}); err == nil || !strings.Contains(err.Error(), "create a new key") {
 		t.Error(err)
 	}
@@ -143,7 +143,8 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// A rotation can move a key from a file to a signer and back.
+// TestSignerInsteadOfFile checks that a rotation can replace a key in a file by a signer, and
+// the other way round.
 func TestSignerInsteadOfFile(t *testing.T) {
 	a := open(t)
 	keys := Keys{Signers: []*Signer{openSigner(t, opensslSigner(t))}}
@@ -164,7 +165,8 @@ func TestSignerInsteadOfFile(t *testing.T) {
 	}
 }
 
-// Every fault of a signer is detected when it is opened, and the message describes it.
+// TestSignerRefused checks that every fault of a signer is detected when the signer is opened,
+// and that the error describes the fault.
 func TestSignerRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for slow programs")
@@ -220,7 +222,8 @@ func TestSignerRefused(t *testing.T) {
 	}
 }
 
-// A signer with a URL works like a program. Redirects are not followed.
+// TestSignerURL checks that a signer with a URL works like a program, and that redirects are
+// not followed.
 func TestSignerURL(t *testing.T) {
 	public, sign := openssl(t)
 	mux := http.NewServeMux()
@@ -255,9 +258,9 @@ func TestSignerURL(t *testing.T) {
 	}
 }
 
-// While a signer is unavailable or slow, no certificate is issued, and the server continues
-// with its own certificate, so connections do not wait. When the signer returns, the server
-// renews.
+// TestSignerAway checks that no certificate is issued while a signer is unavailable or slow,
+// and that the server then continues to use its own certificate, so that connections do not
+// wait. When the signer is available again, the server renews its certificate.
 func TestSignerAway(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for slow programs")
@@ -331,7 +334,7 @@ func TestSignerAway(t *testing.T) {
 	t.Error("not renewed when the signer was back")
 }
 
-// pemBlocks returns the types of the parts of a file, and the first part.
+// pemBlocks returns the types of all PEM blocks in a file, and the first block.
 func pemBlocks(t testing.TB, path string) (types string, first *pem.Block) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// OpenForBackup opens a SQLite ledger without changing its schema, because a server of
-// another version may be using it. Only Backup and Close may be called. It refuses a schema
-// that this program does not know.
+// OpenForBackup opens a SQLite ledger without changing its schema, because a server of another
+// version may be using it. Only Backup and Close may be called. It refuses a ledger whose
+// schema this program does not know.
 func OpenForBackup(ctx context.Context, path string) (_ *Store, err error) {
 	defer Wrap(&err, "opening the database")
 	return openDatabase(ctx, "sqlite:"+path, time.Now, func(s *Store, ctx context.Context) error {
@@ -28,7 +28,8 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 	if !s.SQLite {
 		return errors.New("back up PostgreSQL with its own tools, such as pg_dump")
 	}
-	// SQLite writes to an empty file, and would create one that others can read.
+	// Create an empty file for SQLite to write to, because a file that SQLite creates would be
+	// readable by other users.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -40,8 +41,9 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 	return err
 }
 
-// WithNewest calls do with the copy of a SQLite ledger, in the newest schema. It does not change
-// the copy. If the schema is old, it migrates a second copy and removes that copy afterwards.
+// WithNewest calls do with the copy of a SQLite ledger at path, which it does not change. If
+// the copy's schema is not the newest, it migrates a second copy, passes that to do and removes
+// it afterwards.
 func WithNewest(ctx context.Context, path string, do func(*Store) error) (err error) {
 	s, err := OpenForBackup(ctx, path)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Waiting queries form one batch. A caller that gives up does not affect the other
-// callers. All callers of a batch get its error, and no other callers do.
+// TestCoalescerBatches checks that waiting queries form one batch, that a caller that gives up
+// does not affect the other callers, and that a batch's error reaches all of its callers and no
+// others.
 func TestCoalescerBatches(t *testing.T) {
 	s := &Store{SQLite: true}
 	s.open, s.end = context.WithCancel(t.Context())

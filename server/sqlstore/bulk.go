@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The functions in this file build one statement for each table and batch, because the cost
-// of a statement hardly depends on the number of its rows.
+// The functions in this file build one statement for each table and batch, because the cost of
+// a statement hardly depends on its number of rows.
 
 // AnyOf returns a condition that a column is in a list. The list is argument n and is created
 // by List.
@@ -18,12 +18,12 @@ func (s *Store) AnyOf(n int) string {
 	return fmt.Sprintf("= ANY($%d)", n)
 }
 
-// List returns a list of texts or numbers as the argument of a statement.
+// List returns a list of strings or numbers as the argument of a statement.
 func List[T string | int64](s *Store, values []T) any {
 	if !s.SQLite {
 		return values
 	}
-	text, _ := json.Marshal(values) // texts and numbers can always be encoded
+	text, _ := json.Marshal(values) // strings and numbers can always be encoded
 	return string(text)
 }
 
@@ -31,9 +31,9 @@ func List[T string | int64](s *Store, values []T) any {
 const MaxRows = 1024
 
 // InsertRows returns a statement that inserts rows, whose values follow each other, and its
-// arguments. types are the types of the columns in PostgreSQL. PostgreSQL gets a list for each
-// column, so that it prepares the statement once for any number of rows. SQLite gets the values
-// themselves, because it would read numbers from a list inexactly.
+// arguments. types are the types of the columns in PostgreSQL. For PostgreSQL, there is one
+// list per column, so that the statement is prepared only once for any number of rows. SQLite
+// gets the values themselves, because it would read numbers from a list inexactly.
 func (s *Store) InsertRows(into string, types []string, values []any) (text string, args []any) {
 	n := len(types)
 	if s.SQLite {

@@ -13,9 +13,9 @@ const (
 	clockTries = 3                // number of queries per measurement
 )
 
-// clock is the database's clock. It determines the end of leases and the lead, so that
-// machines whose clocks differ agree on it. Between two measurements it advances with the
-// machine's monotonic clock, so a change of the machine's time of day has no effect.
+// clock is the database's clock. It determines when leases and the lead expire, so that
+// machines whose clocks differ agree on this. Between two measurements it advances with the
+// machine's monotonic clock, so changing the machine's wall clock has no effect.
 type clock struct {
 	local func() time.Time // replaced by tests
 	at    atomic.Pointer[clockReading]
@@ -35,8 +35,8 @@ func (s *Store) Now() time.Time {
 	return now
 }
 
-// readClock measures the database's clock. It uses the fastest of several answers, because
-// the error is at most half the time of an answer.
+// readClock measures the database's clock. It uses the fastest of several answers, because the
+// error is at most half the round-trip time.
 func (s *Store) readClock(ctx context.Context) error {
 	if s.SQLite {
 		return nil

@@ -30,7 +30,7 @@ type question[Q, A any] struct {
 }
 
 const (
-	// askedAtOnce limits the number of questions in a batch. batchesAtOnce limits the
+	// askedAtOnce is the maximum number of questions in a batch. batchesAtOnce is the maximum
 	// number of concurrent batches.
 	askedAtOnce   = 32
 	batchesAtOnce = 2
@@ -146,7 +146,7 @@ func QueryIn[T any](ctx context.Context, s *Store, each func(*sql.Rows) error, t
 		for _, x := range part {
 			args = append(args, x)
 		}
-		// Repeat the first value until the length is a power of two, so that few different
+		// Repeat the first value until the length is a power of two, so that only a few different
 		// statements are prepared.
 		n := len(part)
 		for ; n&(n-1) != 0; n++ {

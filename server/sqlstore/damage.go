@@ -51,7 +51,7 @@ func asOtherTables(err error) error {
 }
 
 // asUnwritable adds the likely cause to the errors with which SQLite reports that it could not
-// write. SQLite's own text is "disk I/O error" and a number.
+// write. SQLite's own message is "disk I/O error" and a number.
 func asUnwritable(err error) error {
 	var lite *sqlite.Error
 	if !errors.As(err, &lite) {
@@ -65,9 +65,9 @@ func asUnwritable(err error) error {
 	return err
 }
 
-// checked counts the ledgers of this process by their SQLite files. The log is checked before
-// the first of them connects. Closing SQLite's index of the log releases all locks of the
-// process on it, and another process could then remove the log.
+// checked counts this process's open ledgers by SQLite file. The log is checked only before the
+// first ledger of a file connects, because closing SQLite's index of the log releases all locks
+// that the process holds on the index, and another process could then remove the log.
 var checked struct {
 	mu sync.Mutex
 	by map[string]int
@@ -134,8 +134,8 @@ func checkIntegrity(ctx context.Context, q Querier, pragma string) error {
 	return nil
 }
 
-// patiently repeats a check of the log that has found damage, because a log that another
-// process is writing may look damaged for a moment.
+// patiently repeats a check of the log if it finds damage, because a log that another process
+// is writing may look damaged for a moment.
 func patiently(ctx context.Context, check func() error) (err error) {
 	for try := range 3 {
 		if try > 0 {
@@ -177,5 +177,5 @@ func VerifyFile(ctx context.Context, path string) (err error) {
 	return CheckRows(ctx, db, true)
 }
 
-// sqliteFile returns the name of a database for SQLite.
+// sqliteFile returns the name under which SQLite opens a database file.
 func sqliteFile(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }

@@ -7,8 +7,9 @@ import (
 
 const tcpUserTimeout = 18 // TCP_USER_TIMEOUT, which package syscall lacks
 
-// giveUpAfter makes the kernel end a connection if the other side does not confirm data for
-// this time. Probes alone do not, because the kernel sends none while data is unconfirmed.
+// giveUpAfter makes the kernel end a connection if the peer does not acknowledge data for this
+// time. Keep-alive probes alone are not enough, because the kernel sends none while data is
+// unacknowledged.
 func giveUpAfter(d time.Duration) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) (err error) {
 		if network == "unix" {

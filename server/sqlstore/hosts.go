@@ -15,15 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// avoidFor is the time for which a host that failed is tried after the others.
+// avoidFor is the time for which a host that has failed is tried only after the others.
 const avoidFor = 30 * time.Second
 
 // hosts records the hosts of a PostgreSQL cluster that failed recently, and the newest
 // timeline.
 //
 // When a standby takes over, the former primary may still run and accept writes that no standby
-// confirms, for instance if only its supervisor died. Requiring a host that accepts writes is
-// therefore not enough, because connections would return to the former primary and wait there.
+// confirms, for instance if only its supervisor died. It is therefore not enough to require a
+// host that accepts writes, because connections would return to the former primary and wait
+// there.
 type hosts struct {
 	mu       sync.Mutex
 	failed   map[string]time.Time // time of the last failure, by address with the host's name if it is known
@@ -33,7 +34,8 @@ type hosts struct {
 	doubted  time.Time            // connections that were opened earlier are not used again
 }
 
-// madeKey is the key of a connection's custom data that contains the time of its opening.
+// madeKey is the key under which a connection's custom data contains the time when it was
+// opened.
 const madeKey = "loadstar.made"
 
 // maxAddresses is the maximum number of addresses whose names are remembered. A cluster's
@@ -107,8 +109,8 @@ func (h *hosts) order(_ context.Context, c *pgx.ConnConfig) error {
 }
 
 // validate refuses a connection to a former primary, which is one whose timeline is older than
-// that of an earlier connection. A standby has no timeline of its own, and next decides about
-// it.
+// that of an earlier connection. A standby has no timeline of its own; next decides whether to
+// accept it.
 func (h *hosts) validate(next pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, c *pgconn.PgConn) error {
 		if next != nil {

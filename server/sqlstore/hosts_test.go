@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A host that failed is tried last, although connections know its address but not its name.
+// TestHostsByName checks that a host that has failed is tried last, although connections know
+// only its address, not its name.
 func TestHostsByName(t *testing.T) {
 	var h hosts
 	all, err := h.lookup(t.Context(), "localhost")

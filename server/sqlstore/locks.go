@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// runLock distinguishes the locks of runs from other locks of the same function.
+// runLock distinguishes locks on runs from other advisory locks.
 const runLock = 0x72756e // "run"
 
-// lockText returns the statement that locks a run, given by $1.
+// lockText returns the statement that locks the run whose id is $1.
 func lockText(shared bool) string {
 	if shared {
 		return fmt.Sprintf("SELECT pg_advisory_xact_lock_shared(hashtextextended($1, %d))", runLock)
@@ -18,8 +18,9 @@ func lockText(shared bool) string {
 	return fmt.Sprintf("SELECT pg_advisory_xact_lock(hashtextextended($1, %d))", runLock)
 }
 
-// LockRun makes sure that no results of a run are counted until the transaction ends. With
-// shared, it makes sure that nobody else changes the run.
+// LockRun makes sure that no other transaction counts results of a run or changes it until the
+// transaction ends. If shared is set, other transactions can count results, but not change the
+// run.
 func (s *Store) LockRun(ctx context.Context, tx *Txn, run string, shared bool) error {
 	if s.SQLite {
 		return nil

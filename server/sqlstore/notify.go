@@ -14,28 +14,28 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// notifications tells listeners about events. It uses a channel for this process's listeners,
-// and PostgreSQL for those of other processes. They are not stored, so listeners must also
-// poll.
+// notifications delivers notifications to listeners. It uses channels for listeners in this
+// process, and PostgreSQL for those in other processes. Notifications are not stored, so
+// listeners must also poll.
 type notifications struct {
 	mu        sync.Mutex
-	listeners map[chan string]string // the prefix of the texts that a listener gets
-	waiting   map[string]bool        // texts for the next notification of other processes
+	listeners map[chan string]string // the prefix of the notifications that a listener gets
+	waiting   map[string]bool        // notifications that are sent to other processes next
 	sending   bool
 }
 
-// notifyChannel is PostgreSQL's name of our notifications.
+// notifyChannel is the name of the channel for our notifications in PostgreSQL.
 const notifyChannel = "loadstar"
 
 const (
-	// notifyWithin is PostgreSQL's time limit for a notification.
+	// notifyWithin is the time limit for sending notifications through PostgreSQL.
 	notifyWithin = 5 * time.Second
 	// listenFor is the time for which a listener waits before it checks that PostgreSQL still
 	// responds.
 	listenFor = 20 * time.Second
 )
 
-// Notify passes a text to the listeners in all processes. It does not wait.
+// Notify passes a string to the listeners in all processes. It does not wait.
 func (s *Store) Notify(text string) {
 	s.notified.tell(text)
 	if s.SQLite {
@@ -54,7 +54,7 @@ func (s *Store) Notify(text string) {
 	}
 }
 
-// tell notifies the listeners of this process. An empty text is for all of them.
+// tell notifies the listeners of this process. An empty string is for all of them.
 func (n *notifications) tell(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,14 +65,14 @@ func (n *notifications) tell(text string) {
 		}
 		select {
 		case ch <- run:
-		default: // the listener has enough to do
+		default: // the listener's channel is full
 		}
 	}
 }
 
 // sendNotifications passes notifications to other processes. Equal notifications that arrive in
-// the meantime are sent once. It does not do so in the counting transaction, because PostgreSQL
-// commits transactions with notifications one after the other.
+// the meantime are sent once. Notifications are not sent in the counting transaction, because
+// PostgreSQL commits transactions with notifications one at a time.
 func (s *Store) sendNotifications() {
 	n := &s.notified
 	for {
@@ -87,16 +87,16 @@ func (s *Store) sendNotifications() {
 		ctx, cancel := context.WithTimeout(s.open, notifyWithin)
 		for _, text := range texts {
 			if _, err := s.DB.ExecContext(ctx, "SELECT pg_notify($1, $2)", notifyChannel, text); err != nil {
-				break // others poll
+				break // other processes poll
 			}
 		}
 		cancel()
 	}
 }
 
-// Notified returns a channel with the texts of a kind from this process and others. The texts
-// do not include the kind. The channel gets an empty text if some may have been lost. Texts are
-// dropped while the channel is full.
+// Notified returns a channel with the notifications of a kind from this process and others,
+// without the kind. The channel gets an empty string if some may have been lost. Notifications
+// are dropped while the channel is full.
 func (s *Store) Notified(ctx context.Context, kind string) <-chan string {
 	ch := make(chan string, 64)
 	n := &s.notified

@@ -16,8 +16,8 @@ import (
 // patroniPort is the port on which Patroni reports its state.
 const patroniPort = "8008"
 
-// judgePatroni warns about a Patroni that can lose commits although standbys confirmed them. It
-// reports nothing if no host of the database answers like Patroni.
+// judgePatroni warns about a version of Patroni that can lose commits although standbys have
+// confirmed them. It reports nothing if no host of the database answers as Patroni does.
 func (s *Store) judgePatroni(ctx context.Context, all *finding.List) {
 	hosts := []string{s.listener.Host}
 	for _, f := range s.listener.Fallbacks {

@@ -12,7 +12,8 @@ import (
 	"loadstar/internal/finding"
 )
 
-// A warning names a Patroni that can lose commits, and no other.
+// TestPatroniVersion checks that a warning names each version of Patroni that can lose commits,
+// and no other version.
 func TestPatroniVersion(t *testing.T) {
 	const host = "127.77.3.9" // Patroni's port is fixed, so the test uses a separate address
 	listener, err := net.Listen("tcp", host+":"+patroniPort)

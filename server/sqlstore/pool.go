@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Step is a point at which a call to the database can be held or made to fail.
+// Step is a point at which a call to the database can be delayed or made to fail.
 type Step string
 
 // The steps of a read, and of a transaction.
@@ -22,8 +22,8 @@ const (
 // Seams lets a simulation of the fleet order the calls to the database, make them fail, and
 // set the clock.
 type Seams struct {
-	// Gate is called at each step with a text that tells reads apart. It must not wait at
-	// RolledBack.
+	// Gate is called at each step with a string that distinguishes reads from each other. It
+	// must not block at RolledBack.
 	Gate func(ctx context.Context, step Step, what string) error
 	Now  func() time.Time
 }
@@ -49,8 +49,9 @@ type Pool struct {
 // work counts the statements and transactions of a store.
 type work struct{ statements, transactions atomic.Uint64 }
 
-// Work returns how many statements the store has run, and how many transactions it has
-// begun to commit. A statement outside a transaction counts as a statement only.
+// Work returns the number of statements that the store has run, and the number of transactions
+// that it has begun to commit. A statement outside a transaction is counted only as a
+// statement.
 func (s *Store) Work() (statements, transactions uint64) {
 	return s.DB.work.statements.Load(), s.DB.work.transactions.Load()
 }
@@ -110,7 +111,7 @@ func (p *Pool) ExecContext(ctx context.Context, text string, args ...any) (r sql
 	return r, err
 }
 
-// transaction passes the gate before and after do, which commits.
+// transaction passes the gate before and after do, which commits the transaction.
 func (p *Pool) transaction(ctx context.Context, do func() error) error {
 	if err := p.pass(ctx, Begin, ""); err != nil {
 		return err
@@ -122,7 +123,7 @@ func (p *Pool) transaction(ctx context.Context, do func() error) error {
 	return p.pass(ctx, Committed, "")
 }
 
-// failedContext is a context that has ended with an error.
+// failedContext is a context that has ended with a given error.
 type failedContext struct {
 	context.Context
 	err error

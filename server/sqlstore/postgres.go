@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Limits that turn a dead link or a dead machine into an error. Without them, a statement
-// on a dead link waits for a quarter of an hour, until the kernel gives up, and a
+// Limits that turn a dead link or a dead machine into an error. Without them, a statement on a
+// dead link waits until the kernel gives up, which takes a quarter of an hour, and a
 // transaction of a dead machine keeps its locks for two hours.
 const (
 	// postgresConnect is the time limit for one attempt to connect to one host.
@@ -29,20 +29,20 @@ const (
 	// silentFor is the time limit for a statement. A statement that waits longer for a lock
 	// fails and is repeated.
 	silentFor = time.Minute
-	// commitFor is the time limit for a commit and for calls with Promptly. A primary that has
-	// lost its standby answers no commit, and another host may have taken over.
+	// commitFor is the time limit for a commit and for operations that use Promptly. A primary
+	// that has lost its standby confirms no commits, and another host may have taken over.
 	commitFor = 10 * time.Second
 	// migrateFor replaces silentFor while the schema is migrated.
 	migrateFor = time.Hour
 )
 
-// session contains the settings of every session. Every query is planned anew, because a plan that
-// was cached when a table was empty scans the whole table when it is full. Transactions are written
-// for the isolation level read committed, which is a default that can be changed. The server ends a
-// transaction whose machine is gone, or whose client is silent for longer than a call of the blob
-// store takes, because its locks stop the others. It sets no time limit on statements, because that
-// would also cancel a commit that waits for a standby, and PostgreSQL then shows the commit before
-// the standby has it.
+// session contains the settings of every session. Every query is planned anew, because a plan
+// that was cached when a table was empty scans the whole table when it is full. Transactions
+// are written for the isolation level read committed, which is only a default in PostgreSQL and
+// can be changed. The server ends a transaction whose machine is gone, or whose client is
+// silent for longer than a call to the blob store takes, because its locks block other
+// transactions. It sets no time limit on statements, because that would also cancel a commit
+// that waits for a standby, and PostgreSQL then shows the commit before the standby has it.
 const session = `SET plan_cache_mode = force_custom_plan;
 	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
 	SET statement_timeout = 0;
@@ -71,8 +71,8 @@ func (s *Store) openPostgres(at string) error {
 	return nil
 }
 
-// postgresConfig reads the address of a database. If it names several hosts, only the one
-// that accepts writes is used, unless the address says otherwise.
+// postgresConfig reads the address of a database. If it names several hosts, only the one that
+// accepts writes is used, unless the address specifies otherwise.
 func postgresConfig(at string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(at)
 	if err != nil {
@@ -89,8 +89,8 @@ func postgresConfig(at string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// connector opens connections. Its mark distinguishes them from the connections with which
-// the driver cancels statements.
+// connector opens connections. Its mark in the context distinguishes these from the connections
+// with which the driver cancels statements.
 type connector struct{ sqldriver.Connector }
 
 type opening struct{}
@@ -102,11 +102,11 @@ func (c connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // errNoCancel is the reason why a statement is not cancelled at the server.
 var errNoCancel = errors.New("statements are not cancelled")
 
-// dial connects to PostgreSQL. It refuses connections that cancel a statement. If the
-// statement is a commit that waits for a standby, PostgreSQL would end the wait and show
-// the transaction to all others, although the standby does not have it. An agent could then
-// be told that its update is counted, and a failover would lose the update. A statement for
-// which nobody waits does no harm.
+// dial connects to PostgreSQL. It refuses connections that cancel a statement. If the statement
+// is a commit that waits for a standby, PostgreSQL would end the wait and make the transaction
+// visible to all others, although the standby does not have it. An agent could then receive the
+// verdict that its update is counted, and a failover would lose the update. A statement whose
+// caller has given up does no harm.
 func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if ctx.Value(opening{}) == nil {
 		return nil, errNoCancel
@@ -123,7 +123,7 @@ func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, er
 	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(s.limit.Load()) }}, nil
 }
 
-// Promptly sets a time limit for a repeated operation that must not wait for an unresponsive
+// Promptly sets a time limit for a frequent operation that must not wait for an unresponsive
 // host, such as counting, taking the lead, or reading stamps. Call done afterwards.
 func (s *Store) Promptly(ctx context.Context) (limited context.Context, done func()) {
 	if s.SQLite {
@@ -140,11 +140,13 @@ func (s *Store) Promptly(ctx context.Context) (limited context.Context, done fun
 
 // adaptPostgres adds the parts of the schema that only PostgreSQL has.
 //
-// SQLite uses its indexes for names that begin with a text, because it compares bytes.
-// PostgreSQL compares by the rules of a language, so it needs separate indexes.
+// SQLite can use its ordinary indexes to find names by prefix, because it compares bytes.
+// PostgreSQL compares strings by the rules of a language, so it needs separate indexes for
+// this.
 //
-// Sums are random bits, which cannot be compressed, and exist for seconds. Without its own vacuum
-// settings, the table would grow to a thousand times its content.
+// Sums look like random bits, which cannot be compressed, and are deleted after seconds.
+// Without its own vacuum settings, their table would grow to a thousand times the size of its
+// content.
 func (s *Store) adaptPostgres(ctx context.Context) error {
 	if s.SQLite {
 		return nil
@@ -153,7 +155,7 @@ func (s *Store) adaptPostgres(ctx context.Context) error {
 		"CREATE INDEX IF NOT EXISTS clients_prefix ON clients (name text_pattern_ops)",
 		"CREATE INDEX IF NOT EXISTS agents_prefix ON agents (name text_pattern_ops)",
 		"CREATE SEQUENCE IF NOT EXISTS batches",
-		// A database that was copied table by table lacks the value of the sequence.
+		// In a database that was copied table by table, the sequence does not have its value.
 		`SELECT setval('batches', newest) FROM batches, (SELECT GREATEST((SELECT max(batch) FROM runs), (SELECT max(batch) FROM counters)) AS newest) AS has WHERE newest >= last_value`,
 	} {
 		if _, err := s.Write.ExecContext(ctx, text); err != nil {
@@ -161,7 +163,7 @@ func (s *Store) adaptPostgres(ctx context.Context) error {
 		}
 	}
 	for _, table := range []string{"partials", "updates"} {
-		// Changing a table waits for everyone who uses it.
+		// Altering a table waits for all transactions that use it.
 		var adapted bool
 		if err := s.DB.QueryRowContext(ctx, "SELECT attstorage = 'e' FROM pg_attribute WHERE attrelid = $1::regclass AND attname = 'numbers'", table).Scan(&adapted); err != nil {
 			return err

@@ -35,9 +35,9 @@ func execute(t *testing.T, db *sql.DB, text string) {
 	}
 }
 
-// TestCancelledCommitStaysHidden checks that nobody sees a transaction whose commit waits
-// for a standby, even if the caller gives up. PostgreSQL shows it when the wait is
-// cancelled, and a failover would then lose what others have already seen.
+// TestCancelledCommitStaysHidden checks that nobody sees a transaction whose commit waits for a
+// standby, even if the caller gives up. Cancelling the wait would make PostgreSQL show the
+// transaction, and a failover could then lose what others have already seen.
 func TestCancelledCommitStaysHidden(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Single(t)
@@ -129,8 +129,8 @@ func TestSilentDatabase(t *testing.T) {
 	}
 }
 
-// link forwards connections to an address. While silent is set, it reads data but forwards
-// nothing.
+// link listens on an address that it returns, and forwards connections to another one. While
+// silent is set, it reads data but forwards nothing.
 func link(t *testing.T, to string, silent *atomic.Bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -171,8 +171,8 @@ func link(t *testing.T, to string, silent *atomic.Bool) string {
 	return l.Addr().String()
 }
 
-// TestFailover checks that an address with several hosts leads to the one that accepts
-// writes, before and after a failover, even if the address does not request it.
+// TestFailover checks that an address with several hosts leads to the host that accepts writes,
+// before and after a failover, even if the address does not ask for such a host.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -187,8 +187,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestFormerPrimary checks that the ledger leaves a primary that still runs and accepts writes
-// after its standby has taken over, and does not return to it.
+// TestFormerPrimary checks that the ledger disconnects from a former primary that still runs
+// and accepts writes after its standby has taken over, and does not return to it.
 func TestFormerPrimary(t *testing.T) {
 	t.Parallel()
 	p := pair(t)
@@ -200,7 +200,8 @@ func TestFormerPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = former.Crash() })
-	// The new primary also waits for a standby, which the former primary cannot be yet.
+	// The new primary would also wait for a standby, but there is none, because the former
+	// primary cannot become one yet.
 	execute(t, plain(t, p.Primary().URL("postgres")+"&synchronous_commit=local"), "ALTER ROLE postgres SET synchronous_commit = local")
 	writes(t, s)
 	if n, err := s.Timeline(t.Context()); err != nil || n != 2 {
@@ -245,7 +246,7 @@ func pair(t *testing.T) *pgtest.Pair {
 	return p
 }
 
-// writes writes to a ledger until this succeeds. All earlier errors must be retryable.
+// writes writes to a ledger until it succeeds. All errors before that must be retryable.
 func writes(t *testing.T, s *Store) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -265,7 +266,7 @@ func writes(t *testing.T, s *Store) {
 	}
 }
 
-// TestLimitedConn checks that neither a limit nor a deadline of the driver is ignored.
+// TestLimitedConn checks that neither the limit nor a deadline of the driver is ignored.
 func TestLimitedConn(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

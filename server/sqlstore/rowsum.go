@@ -14,10 +14,10 @@ import (
 )
 
 // summedTable is a table whose rows have a checksum, because they decide what is counted.
-// Neither SQLite nor PostgreSQL without data_checksums detects a disk that returns other bytes
-// than were written. The checksum covers the columns in this order, of which the first are the
-// primary key. It does not cover numbers that statements add to, the code of a run's reason, or
-// the expiry of leases.
+// Neither SQLite nor PostgreSQL without data_checksums detects a disk that returns bytes other
+// than those that were written. The checksum covers the columns in this order; the first ones
+// are the primary key. It does not cover numbers that statements increment, reason codes of
+// runs, or the expiry of leases.
 type summedTable struct {
 	Columns string
 	keys    int
@@ -116,7 +116,7 @@ func CheckRow(table string, stored int64, values ...any) error {
 	return fmt.Errorf("%w: table %s, row %s: its checksum is wrong", ErrDamaged, table, strings.Join(keys, " "))
 }
 
-// EachSummed calls each with the rows of a table with checksums that a clause selects.
+// EachSummed calls each with every row of a table with checksums that a clause selects.
 func EachSummed(ctx context.Context, q Querier, table, where string, each func(values []any, stored int64) error, args ...any) error {
 	columns := SummedTables[table].Columns
 	n := strings.Count(columns, ", ") + 1
@@ -134,9 +134,9 @@ func EachSummed(ctx context.Context, q Querier, table, where string, each func(v
 	}, "SELECT "+columns+", checksum FROM "+table+where, args...)
 }
 
-// CheckRows checks the checksums of rows, and that no receipt is missing. Receipts of merged
-// rounds are most of the rows, and nothing depends on them any more, so they are checked only
-// if merged is set.
+// CheckRows checks the checksums of rows, and that no receipt is missing. Most rows are
+// receipts of merged rounds, on which nothing depends any more, so these are checked only if
+// merged is set.
 func CheckRows(ctx context.Context, q Querier, merged bool) error {
 	check := func(table, where string, args ...any) error {
 		return EachSummed(ctx, q, table, where, func(values []any, stored int64) error { return CheckRow(table, stored, values...) }, args...)
@@ -175,8 +175,8 @@ func CheckRows(ctx context.Context, q Querier, merged bool) error {
 		(SELECT count(*) FROM receipts r WHERE r.run = runs.id) AS has FROM runs) AS counts WHERE counted <> has`)
 }
 
-// SumRows computes the checksums of all rows. It must follow a change of rows or of the columns
-// of their checksums, unless the change itself writes the checksums.
+// SumRows computes the checksums of all rows. Call it after changing rows or the columns that
+// checksums cover, unless the change itself writes the checksums.
 func SumRows(ctx context.Context, tx *sql.Tx) error {
 	for table, t := range SummedTables {
 		where := make([]string, t.keys)

@@ -8,8 +8,8 @@ import (
 // SecretSize is the length of secrets in bytes.
 const SecretSize = 32
 
-// Secret returns a random secret that all processes with this database share. The first
-// process that requests it creates it.
+// Secret returns a random secret that all processes with this database share. The first process
+// that asks for the secret creates it.
 func (s *Store) Secret(ctx context.Context, name string) (value []byte, err error) {
 	defer Wrap(&err, "reading secret", name)
 	fresh := make([]byte, SecretSize)

@@ -17,7 +17,7 @@ import (
 // postgresConnections is the maximum number of a process's connections to PostgreSQL.
 const postgresConnections = 24
 
-// oldestPostgres is the oldest version that still receives corrections.
+// oldestPostgres is the oldest major version of PostgreSQL that still receives fixes.
 const oldestPostgres = 14
 
 // Schema is the version of a database's schema, and the newest one that this program knows.
@@ -25,7 +25,7 @@ const oldestPostgres = 14
 type Schema struct{ Version, Known int64 }
 
 // OpenToLook opens a database for reading, even while servers use it, and changes nothing.
-// Methods that need a schema may be called only if the returned schema is the newest. If a
+// Methods that need a schema may be called only if the schema is the newest one known. If a
 // SQLite database does not exist, the error wraps fs.ErrNotExist.
 func OpenToLook(ctx context.Context, at string) (l *Store, s Schema, err error) {
 	defer Wrap(&err, "opening the database")
@@ -53,11 +53,11 @@ func OpenToLook(ctx context.Context, at string) (l *Store, s Schema, err error) 
 	return l, s, err
 }
 
-// SQLitePath returns the file of a SQLite database, or an empty text for PostgreSQL.
+// SQLitePath returns the file of a SQLite database, or an empty string for PostgreSQL.
 func (s *Store) SQLitePath() string { return s.path }
 
 // ClockOffset returns how far the machine's clock was ahead of the database's at the last
-// measurement. It is 0 for SQLite, which has no clock of its own.
+// measurement. For SQLite, which has no clock of its own, the offset is 0.
 func (s *Store) ClockOffset() time.Duration {
 	if r := s.clock.at.Load(); r != nil {
 		return r.local.Sub(r.database)
@@ -65,9 +65,9 @@ func (s *Store) ClockOffset() time.Duration {
 	return 0
 }
 
-// Settings checks the settings of the database on which the guarantee depends that a counted
-// update is never lost and never counted twice. They are those of this process's own
-// session, so settings of its user or database are included.
+// Settings checks the database settings on which the ledger's guarantee depends: a counted
+// update is never lost and never counted twice. It reads the settings of this process's own
+// session, so settings of its user and of its database are included.
 func (s *Store) Settings(ctx context.Context) (all finding.List, err error) {
 	defer Wrap(&err, "reading the database's settings")
 	if s.SQLite {
@@ -107,9 +107,9 @@ type postgres struct {
 	fsync, fullPages, commit, standbyNames, checksums, isolation, text, ignore, zero string
 	version, connections, reserved                                                   int
 	recovering                                                                       bool
-	// standbys is the number of servers that replicate, and synchronous the number of those
-	// for which a commit waits. visible is the number of standbys whose state is visible.
-	// Without the role pg_monitor, a user sees only that they exist.
+	// standbys is the number of standbys, and synchronous the number of standbys for which a
+	// commit waits. visible is the number of standbys whose state is visible. Without the role
+	// pg_monitor, a user sees only that standbys exist.
 	standbys, synchronous, visible int
 }
 
@@ -121,7 +121,7 @@ func (s *Store) settingsOfPostgres(ctx context.Context) (all finding.List, err e
 		CAST(current_setting('max_connections') AS INT), CAST(current_setting('superuser_reserved_connections') AS INT), pg_is_in_recovery()`).
 		Scan(&p.fsync, &p.fullPages, &p.commit, &p.standbyNames, &p.checksums, &p.isolation, &p.text, &p.ignore, &p.zero, &p.version, &p.connections, &p.reserved, &p.recovering)
 	if err == nil {
-		// While it copies, pg_basebackup appears as a standby but is not one.
+		// pg_basebackup appears as a standby while it copies, but is not one.
 		err = s.DB.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(*) FILTER (WHERE sync_state IN ('sync', 'quorum')), COUNT(sync_state)
 			FROM pg_stat_replication WHERE COALESCE(state, '') <> 'backup'`).Scan(&p.standbys, &p.synchronous, &p.visible)
 	}
@@ -175,8 +175,7 @@ func (p *postgres) judge(all *finding.List) {
 	}
 }
 
-// judgeCommit describes the durability of a commit at the time when the server receives its
-// confirmation.
+// judgeCommit describes how durable a commit is when the server receives its confirmation.
 func (p *postgres) judgeCommit(all *finding.List) {
 	const check = "database's synchronous_commit"
 	replicated := p.standbyNames != ""

@@ -29,7 +29,8 @@ func TestSettingsOfSQLite(t *testing.T) {
 	testkit.Must(t, do(s.Write.DB, "PRAGMA synchronous = NORMAL"))
 	testkit.WantFinding(t, look(), "database's journal", finding.Fail, "synchronous=1")
 	testkit.Must(t, s.Close())
-	// A file system that cannot share memory makes SQLite fall back to another journal.
+	// On a file system that does not support shared memory, SQLite falls back to another
+	// journal.
 	var all finding.List
 	judgeSQLite(&all, "delete", 2)
 	testkit.WantFinding(t, all, "database's journal", finding.Fail, "journal_mode=delete")
@@ -115,7 +116,7 @@ func TestSettingsOfPostgres(t *testing.T) {
 	defer admin.Close()
 	look := func() finding.List {
 		t.Helper()
-		// A new session, because settings of users and databases apply to new ones.
+		// Open a new session, because settings of users and databases apply only to new sessions.
 		l, err := Open(t.Context(), s.URL("ledger"))
 		testkit.Must(t, err)
 		defer l.Close()

@@ -1,8 +1,8 @@
-// Package sqlstore is the SQL layer on which packages directory and ledger are built. A small
-// installation uses SQLite and a large one PostgreSQL; both have the same schema and statements.
-// It contains the connections, the schema and its migrations, transactions, the checksums of
-// rows, the checks of settings and for damage, and backups. Packages directory and ledger define
-// the meaning of the rows.
+// Package sqlstore is the SQL layer on which the packages directory and ledger are built. A
+// small installation uses SQLite and a large one PostgreSQL; both have the same schema and
+// statements. It contains the connections, the schema and its migrations, transactions, the
+// checksums of rows, the checks of settings and for damage, and backups. The packages directory
+// and ledger define the meaning of the rows.
 package sqlstore
 
 import (
@@ -48,9 +48,9 @@ type Store struct {
 		sync.Mutex
 		*os.File
 	}
-	// Chunk is the number of rows in one statement. PostgreSQL caches a statement of each
-	// length per connection, and scans the whole table for a long list. SQLite has no
-	// network round trip, and its driver takes time proportional to the square of the
+	// Chunk is the maximum number of rows in one statement. Each connection to PostgreSQL caches
+	// a statement for each length, and PostgreSQL scans the whole table for a long list. SQLite
+	// has no network round trip, and its driver takes time proportional to the square of the
 	// length.
 	Chunk int
 	clock clock
@@ -126,9 +126,9 @@ func (s *Store) openLite(path string) (err error) {
 	return nil
 }
 
-// makePrivate removes other users' rights to SQLite's files. It does not open the files,
-// because closing a file releases the locks that SQLite holds on it. SQLite creates the
-// files next to the database with the database's rights.
+// makePrivate removes other users' permissions on SQLite's files. It does not open the files,
+// because closing a file releases the locks that SQLite holds on it. SQLite gives the files
+// that it creates next to the database the same permissions as the database.
 func makePrivate(path string) error {
 	for _, p := range []string{path, path + "-wal", path + "-shm"} {
 		if err := os.Chmod(p, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,8 +164,8 @@ const connectWithin = 10 * time.Second
 // migrationLock prevents two servers from migrating one database at the same time.
 const migrationLock = 0x6c6f6164 // "load"
 
-// schema returns the program that migrates the schema, and the schema's version. It fails
-// if a newer version of Loadstar wrote the schema, which goose does not check.
+// schema returns the provider that migrates the schema, and the schema's version. It fails if a
+// newer version of Loadstar wrote the schema, which goose does not check.
 func (s *Store) schema(ctx context.Context) (p *goose.Provider, version int64, err error) {
 	dialect := goose.DialectSQLite3
 	if !s.SQLite {
@@ -183,7 +183,7 @@ func (s *Store) schema(ctx context.Context) (p *goose.Provider, version int64, e
 	return p, version, nil
 }
 
-// migrations returns the program that migrates the schema of a database.
+// migrations returns the provider that migrates the schema of a database.
 func migrations(dialect goose.Dialect, db *sql.DB) (*goose.Provider, error) {
 	files, err := fs.Sub(Migrations, "migrations")
 	if err != nil {
@@ -242,8 +242,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	}
 }
 
-// PrefixClause returns a condition that a column begins with a text. It adds its arguments
-// to args.
+// PrefixClause returns a condition that a column begins with a prefix. It adds its arguments to
+// args.
 func (s *Store) PrefixClause(column, prefix string, args *[]any) string {
 	if s.SQLite {
 		*args = append(*args, prefix, prefix+"\U0010ffff")
@@ -348,7 +348,7 @@ func Placeholders(taken, rows, columns int) string {
 // InList returns one row of placeholders, for IN.
 func InList(taken, n int) string { return Placeholders(taken, 1, n) }
 
-// ToMillis returns a time in the form in which it is stored, where 0 is the zero time.
+// ToMillis returns a time as it is stored; the zero time is stored as 0.
 func ToMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -356,7 +356,7 @@ func ToMillis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// ToBit returns a boolean in the form in which it is stored.
+// ToBit returns a boolean as it is stored.
 func ToBit(is bool) int64 {
 	if is {
 		return 1

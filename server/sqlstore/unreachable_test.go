@@ -25,8 +25,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// Unreachable returns false if the server answers that the database does not exist, because
-// waiting does not help.
+// TestReachableWithoutDatabase checks that Unreachable returns false if the server answers that
+// the database does not exist, because waiting does not help.
 func TestReachableWithoutDatabase(t *testing.T) {
 	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)
 	s, err := Open(t.Context(), at)

@@ -9,8 +9,8 @@ import (
 )
 
 // Unverified returns the host of a PostgreSQL server on another machine whose certificate the
-// connection does not check, or an empty text. The default of PostgreSQL's clients is
-// sslmode=prefer, which accepts any certificate and also a connection without one.
+// connection does not check, or an empty string. The default of PostgreSQL's clients is
+// sslmode=prefer, which accepts any certificate, and also a connection without TLS.
 func Unverified(at string) string {
 	config, err := pgx.ParseConfig(at)
 	if err != nil || strings.HasPrefix(at, "sqlite:") {

@@ -76,7 +76,8 @@ func TestVerifyFull(t *testing.T) {
 	refused("a certificate for another name", at("verify-full", otherCA))
 }
 
-// serverCertificate writes a new authority, a certificate for an address and its key.
+// serverCertificate writes files with a new authority, a certificate for an address, and its
+// key.
 func serverCertificate(t *testing.T, dir, address string) (ca, cert, key string) {
 	t.Helper()
 	write := func(file, kind string, der []byte) string {

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// errLog means that a write-ahead log has committed transactions that cannot be read.
+// errLog means that a write-ahead log contains committed transactions that cannot be read.
 var errLog = errors.New("the write-ahead log is damaged")
 
 const (
@@ -20,15 +20,15 @@ const (
 // checkLog checks the write-ahead log of a SQLite database that this process does not have
 // open. SQLite takes the first frame with a wrong checksum as the end of the log, so damage
 // would silently undo all later transactions. Each transaction is synced before the next one
-// begins, so after a loss of power at most one transaction has frames that are not on disk. If
+// begins, so after a power loss, at most one transaction has frames that are not on disk. If
 // more than one transaction follows the first wrong frame, the log is damaged. It is also
 // damaged if it has fewer frames than SQLite's index of the log lists, because the index is
 // updated only after a transaction is synced.
 //
-// Other programs may also have written the log. The log may be missing or empty, because
-// SQLite removes it when the last connection closes. After its end it may contain frames of
-// an earlier log, which have another salt, or frames of rolled-back transactions, which have
-// no commit.
+// Programs other than Loadstar may have written the log. The log may be missing or empty,
+// because SQLite removes it when the last connection closes. After its end it may contain
+// frames of an earlier log, which have another salt, or frames of rolled-back transactions,
+// which have no commit.
 func checkLog(database string) error {
 	path := database + "-wal"
 	log, err := os.ReadFile(path)
@@ -104,7 +104,7 @@ func indexed(path string, salt []byte) uint32 {
 	return binary.NativeEndian.Uint32(head[16:])
 }
 
-// logSum is the checksum of a log, over everything from its beginning.
+// logSum is the cumulative checksum of a log from its beginning.
 type logSum struct {
 	order binary.ByteOrder
 	a, b  uint32

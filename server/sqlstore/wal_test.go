@@ -60,7 +60,7 @@ func TestCheckLog(t *testing.T) {
 		t.Errorf("a wrong header: %v", err)
 	}
 	log[9] ^= 1
-	// After a loss of power, the last frames may be missing or wrong.
+	// After a power loss, the last frames may be missing or wrong.
 	for n := range 3 {
 		torn := bytes.Clone(log)
 		torn[len(torn)-1-n*1000] ^= 1

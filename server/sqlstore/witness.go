@@ -10,11 +10,11 @@ import (
 	"os"
 )
 
-// WitnessFile is the suffix of the name of a file next to a SQLite ledger. It names a batch
-// that was counted recently, so that a ledger that lost its newest transactions is detected. A
-// ledger that was copied without its log is valid, but older. The file is written after the
-// commit and not synced. After a power loss it can name an older batch, but never one that the
-// ledger did not have.
+// WitnessFile is the suffix of the name of a file next to a SQLite ledger. The file names a
+// batch that was counted recently. It reveals whether a ledger has lost its newest
+// transactions: a ledger that was copied without its log is valid, but older. The file is
+// written after the commit and not synced. After a power loss, it can name an older batch, but
+// never one that the ledger did not have.
 const WitnessFile = "-counted"
 
 // ErrOlder means that a SQLite ledger lacks updates that were counted in it.
@@ -49,7 +49,7 @@ func witnessSum(run string, batch int64) uint32 {
 }
 
 // NoteCounted records that a batch was counted. Errors do not matter, because the batch is
-// counted and the file still names an older one.
+// counted, and the file still names an older batch.
 func (s *Store) NoteCounted(run string, batch int64) {
 	if !s.SQLite {
 		return

@@ -17,7 +17,7 @@ type Cache struct {
 // maxRuns is the maximum number of runs in the cache. A server has fewer active runs.
 const maxRuns = 64
 
-// NewCache returns a Cache that calls load for runs that it does not have.
+// NewCache returns a Cache that calls load for runs that it does not hold.
 func NewCache(load func(ctx context.Context, run string) (*Terms, error)) *Cache {
 	return &Cache{load: load, byRun: map[string]*Terms{}}
 }

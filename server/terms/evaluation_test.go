@@ -7,7 +7,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// An evaluation within its bounds is kept; others are moved to the bounds or dropped.
+// TestPlausible checks that an evaluation within the bounds is kept, and that any other
+// evaluation is moved to the nearest bound or dropped.
 func TestPlausible(t *testing.T) {
 	for _, x := range []struct{ clients, sum, n, wantClients, wantSum int64 }{
 		{1, 500_000, 1, 1, 500_000},

@@ -23,8 +23,8 @@ func EncodeLimits(l fed.Limits) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeLimits decodes the result of EncodeLimits, which a task contains. It returns nil if
-// there are no limits.
+// DecodeLimits decodes the result of EncodeLimits into the message that a task contains. It
+// returns nil if there are no limits.
 func DecodeLimits(b []byte) (*v1.Limits, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -44,8 +44,8 @@ func LimitsOf(l *v1.Limits) fed.Limits {
 // maxVersions is the number of versions whose limits are remembered.
 const maxVersions = 64
 
-// Limits returns the limits of a version. It calls load for versions that are not in the
-// cache. Limits of a version never change.
+// Limits returns the limits of a version, which never change. It calls load for versions that
+// are not in the cache.
 func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, error) {
 	t.mu.Lock()
 	l, ok := t.limits[version]
@@ -72,7 +72,8 @@ func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, 
 }
 
 // limitSum returns an error if a sum, or one of its numbers, is larger than the limits and the
-// claimed norms of its updates allow, given their weights. It reduces the claims to the limits.
+// claimed norms of its updates allow, given the updates' weights. It reduces claimed norms to
+// the limits.
 func (t *Terms) limitSum(r *Result, weights []int64, s *fed.Sums) error {
 	const slack = 1 + 1e-9    // for the rounding of these additions
 	var most, control float64 // norms of the longest possible sums
@@ -105,8 +106,8 @@ func (t *Terms) limitSum(r *Result, weights []int64, s *fed.Sums) error {
 	return nil
 }
 
-// claimed reduces a client's claimed norm to the limit. It returns the largest norm that the
-// client's update can have. An older agent reports no norm.
+// claimed reduces a client's claimed norm to the limit, and returns the largest norm that the
+// client's update can have. That is the limit if an older agent reports no norm.
 func claimed(norm *float64, limit float64) float64 {
 	if limit <= 0 {
 		return 0

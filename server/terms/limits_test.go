@@ -13,8 +13,9 @@ import (
 	"loadstar/fed/round"
 )
 
-// A loss has no effect beyond ten times the usual one, and a negative loss is refused,
-// because operators see a mean over clients that no single client must determine.
+// TestLossLimits checks that a loss has no effect beyond ten times the usual loss, and that a
+// negative loss is refused. Operators see the mean over clients, which no single client must
+// determine.
 func TestLossLimits(t *testing.T) {
 	limits := fed.Limits{Loss: 5}
 	for _, c := range []struct{ train, loss, wantTrain, wantLoss float64 }{
@@ -68,9 +69,9 @@ func limited(x *Terms, client string, number, control float32, l fed.Limits) *Re
 	return r
 }
 
-// An agent that computes sums could omit the clipping. The server refuses a sum that
-// clipped updates cannot have, and one that is longer than the norms that the agent claims,
-// because limits are derived from the norms.
+// TestLimitSum checks sums from an agent that could omit the clipping. The server refuses a sum
+// that clipped updates cannot have, and a sum that is longer than the norms that the agent
+// claims, because limits are derived from these norms.
 func TestLimitSum(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
@@ -138,7 +139,8 @@ func checkRefusal(t *testing.T, what string, err error, want string, counted int
 	}
 }
 
-// A single update beyond the limits counts as if its client had clipped it.
+// TestLimitUpdate checks that an individual update beyond the limits counts as if its client
+// had clipped it.
 func TestLimitUpdate(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
@@ -168,7 +170,8 @@ func TestLimitUpdate(t *testing.T) {
 	}
 }
 
-// Limits survive the ledger, and a version without limits still has none.
+// TestEncodeLimits checks that limits do not change when they are encoded and decoded, and that
+// a version without limits still has none.
 func TestEncodeLimits(t *testing.T) {
 	for _, want := range []fed.Limits{{}, {Norm: 0.125, Control: 3, Examples: 1 << 40, Loss: 1e3, Coordinate: 0.06}, {Coordinate: 1}} {
 		b, err := EncodeLimits(want)
@@ -185,8 +188,8 @@ func TestEncodeLimits(t *testing.T) {
 	}
 }
 
-// A sum is refused if it is longer than its clients' updates can be within the limits or
-// than their claimed norms. So an agent cannot hide a long update among short ones.
+// TestLongSum checks that a sum is refused if it is longer than its clients' limits or claimed
+// norms allow. An agent therefore cannot hide a long update among short ones.
 func TestLongSum(t *testing.T) {
 	x := termsOf(t, "fedavg")
 	// sum returns the sum of three updates with one number each, and the norms that they claim.
@@ -228,8 +231,9 @@ func TestLongSum(t *testing.T) {
 	}
 }
 
-// A single update counts with each number within its limit. A sum in which a number is larger
-// than its clients' limits allow is refused, even if its norm is small.
+// TestCoordinates checks that each number of an individual update is reduced to its limit, and
+// that a sum is refused if one of its numbers is larger than the clients' limits allow, even if
+// the sum's norm is small.
 func TestCoordinates(t *testing.T) {
 	x := termsOf(t, "fedavg")
 	limits := fed.Limits{Coordinate: 0.5, Examples: 1}

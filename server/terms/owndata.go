@@ -20,8 +20,9 @@ import (
 	"loadstar/series"
 )
 
-// OwnData is the server's dataset. A nil *OwnData means that it has none. Its readings, and the
-// personal layers that the server trains on them, stay in the coordinator and its ledger.
+// OwnData is the server's dataset. A nil *OwnData means that the server has none. Its readings,
+// and the personal layers that the server trains on them, stay in the coordinator and its
+// ledger.
 type OwnData struct {
 	dataset     *series.Dataset
 	kernel      *kernel.Set
@@ -33,7 +34,7 @@ func NewOwnData(d *series.Dataset, k *kernel.Set) *OwnData {
 	return &OwnData{dataset: d, kernel: k, fingerprint: fingerprint(d)}
 }
 
-// Fingerprint identifies the content of the data. It is empty if there is none. It contains
+// Fingerprint identifies the content of the data. It is empty if there is no data. It reveals
 // no name and no path, because operators may see it.
 func (d *OwnData) Fingerprint() string {
 	if d == nil {
@@ -43,8 +44,8 @@ func (d *OwnData) Fingerprint() string {
 }
 
 // fingerprint hashes everything in a dataset from which examples are made.
-// [series.Dataset.Fingerprint] samples the readings instead, so it would miss most
-// corrections. A run that continued with other readings would not be exact.
+// [series.Dataset.Fingerprint] samples the readings instead, so it would miss most corrections.
+// A run that continued with different readings would not be reproducible.
 func fingerprint(d *series.Dataset) string {
 	h := sha256.New()
 	text := func(all ...string) {
@@ -99,14 +100,15 @@ func floats(h hash.Hash, all []float32) {
 
 const (
 	// leastBatch is the minimum number of examples in a batch. Two versions of the shared
-	// weights, and the updates between them, reveal the gradient on the server's batch. The
-	// gradient of a few examples reveals their readings.
+	// weights, and the updates between them, reveal the gradient on the server's batch, and the
+	// gradient on a few examples reveals their readings.
 	leastBatch = 16
-	// mostBytes limits the memory for gradients on a batch, whose size a plan chooses.
+	// mostBytes limits the memory for gradients on a batch, because plans choose the batch size.
 	mostBytes = 2 << 30
 )
 
-// checkOwnData returns an error if a run of the plan must not use any data on a server.
+// checkOwnData returns an error if a run of the plan must not use data on a server, whatever
+// the data.
 func checkOwnData(s *setup.Setup) error {
 	p := s.Plan
 	const why = "in a fleet it must be at least %d, because the gradient on few examples reveals them"
@@ -124,8 +126,8 @@ func checkOwnData(s *setup.Setup) error {
 	return nil
 }
 
-// Open returns the data in the form that a plan's aggregator needs, in its state at version
-// 0. interval is the time between readings of the fleet. Its errors are shown to operators.
+// Open returns the data as a plan's aggregator needs it, in its state at version zero.
+// interval is the time between readings of the fleet. The errors are shown to operators.
 func (d *OwnData) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
 	examples, err := d.examples(s, interval, s.Plan.Server.Batch)
 	if err != nil {
@@ -144,7 +146,7 @@ func (d *OwnData) TrainStart(ctx context.Context, s *setup.Setup, interval time.
 	return s.TrainStart(ctx, d.kernel, examples)
 }
 
-// examples returns the examples of a plan, of which there must be at least a batch.
+// examples returns the examples for a plan. There must be enough of them for a batch.
 func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
 	if d == nil {
 		return nil, MissingOwnData(s.Plan)
@@ -169,7 +171,8 @@ func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([
 	return examples, nil
 }
 
-// MissingOwnData is the reason why a run of a plan is refused or waits if the server has no data.
+// MissingOwnData returns the reason why a run of a plan is refused or waits if the server has
+// no data.
 func MissingOwnData(p *fed.Plan) error {
 	what := "algorithm " + p.Algorithm
 	if recipe.StartsOnServerData(p) {
@@ -178,7 +181,8 @@ func MissingOwnData(p *fed.Plan) error {
 	return fmt.Errorf("%s needs readings on the server, which has none; start every coordinator with rounds.data in server.yaml, or use loadstar simulate", what)
 }
 
-// Changed is the reason why a run waits if its data has changed since it began.
+// Changed returns the reason why a run waits if the server's data has changed since the run
+// began.
 func (d *OwnData) Changed(began string) error {
 	return fmt.Errorf("the server's data has changed since the run began: %s then, %s now; start the coordinator with the earlier data, or stop the run", began, d.Fingerprint())
 }
@@ -192,7 +196,7 @@ func EncodeKept(kept []float32) []byte {
 	return format.Wrap(w.State())
 }
 
-// DecodeKept is the inverse of Encode.
+// DecodeKept is the inverse of EncodeKept.
 func DecodeKept(b []byte) (kept []float32, err error) {
 	if _, b, err = format.Unwrap(b); err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"loadstar/series"
 )
 
-// meters returns a dataset whose readings the test may change before New.
+// meters returns a dataset whose readings the test may change before NewOwnData.
 func meters(t *testing.T, n, hours int, interval time.Duration) (*series.Dataset, []series.Meter) {
 	t.Helper()
 	all := make([]series.Meter, n)
@@ -36,8 +36,8 @@ func meters(t *testing.T, n, hours int, interval time.Duration) (*series.Dataset
 	return d, all
 }
 
-// TestFingerprint checks that any change to the data changes the fingerprint, that the order
-// of meters and the dataset's name do not affect it, and that it reveals no names.
+// TestFingerprint checks that any change to the data changes the fingerprint, that the order of
+// meters and the dataset's name do not affect it, and that the fingerprint reveals no names.
 func TestFingerprint(t *testing.T) {
 	d, _ := meters(t, 3, 200, time.Hour)
 	want := NewOwnData(d, nil).Fingerprint()

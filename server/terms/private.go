@@ -19,7 +19,7 @@ var ErrSum = errors.New("the sum of the results is impossible; an agent has sent
 // Private reports whether agents mask their results.
 func (t *Terms) Private() bool { return recipe.Private(t.Plan) }
 
-// Checks reports whether a keeper judges the norm of each result before it counts.
+// Checks reports whether a keeper checks the norm of each result before the result counts.
 func (t *Terms) Checks() bool { return recipe.ChecksNorms(t.Plan) }
 
 // Chooses reports whether the keepers choose which results count. In that case masked results
@@ -43,14 +43,14 @@ func (t *Terms) MaskedLen() int { return t.Rules.Vector(t.Shared).Len() }
 // MaskedBytes returns the size of a masked result in bytes.
 func (t *Terms) MaskedBytes() int64 { return 8 * int64(t.MaskedLen()) }
 
-// mostLimits is the maximum norm of an unmasked sum, relative to the limits of its clients.
-// Keepers accept the same norm for a single result, so one member whose result was accepted
-// cannot make its round be abandoned.
+// mostLimits is the maximum norm of an unmasked sum, relative to the total of its clients'
+// limits. Keepers apply the same factor to a single result, so a member whose result was
+// accepted cannot alone cause its round to be abandoned.
 const mostLimits = 1.5
 
-// Unmasked decodes the sum of a private round after the masks are removed. The error is ErrSum if
-// clients cannot have produced this sum within the limits, in particular if it still contains a
-// mask.
+// Unmasked decodes the sum of a private round after the masks are removed. The error wraps
+// ErrSum if clients cannot have produced this sum within the limits, in particular if it still
+// contains a mask.
 func (t *Terms) Unmasked(version, clients int64, l fed.Limits, sum []uint64) (*round.Fold, *round.Sizes, error) {
 	v := t.Rules.Vector(t.Shared)
 	f, s, err := v.Decode(int(version), clients, sum)
@@ -71,7 +71,7 @@ func (t *Terms) Unmasked(version, clients int64, l fed.Limits, sum []uint64) (*r
 	return f, s, nil
 }
 
-// MaskedRound returns the round for which agents mask a task's results.
+// MaskedRound returns the round for which agents mask the results of a task.
 func (t *Terms) MaskedRound(q *v1.Task) (*v1.MaskedRound, error) {
 	r := &v1.MaskedRound{
 		Run: q.Run, Round: q.Round, Version: q.Version, Plan: t.Blob, Weights: q.Weights, Control: q.Control,

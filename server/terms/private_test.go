@@ -9,8 +9,9 @@ import (
 	"loadstar/fed/round"
 )
 
-// An unmasked sum that is longer than keepers accept for its clients is refused, even if each of
-// its numbers is within the bound. Without limits it is accepted.
+// TestLongUnmaskedSum checks that an unmasked sum whose norm is larger than keepers accept for
+// its clients is refused, even if each of its numbers is within the bound, and that it is
+// accepted without limits.
 func TestLongUnmaskedSum(t *testing.T) {
 	x, err := Read("algorithm: fedavg\nserver: {bound: 2}\nschedule: {cohort: 5, deadline: 12h}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n"+small, "", 10)
 	if err != nil {
@@ -18,7 +19,7 @@ func TestLongUnmaskedSum(t *testing.T) {
 	}
 	const clients = 5
 	limits := fed.Limits{Norm: 0.25, Examples: 1}
-	// unmasked decodes the sum of clients at the limit, times a factor.
+	// unmasked decodes the sum of clients' updates whose norm is at the limit, times a factor.
 	unmasked := func(limits fed.Limits, times float64) error {
 		f, sizes := round.NewFold(x.Rules), &round.Sizes{}
 		for range clients {

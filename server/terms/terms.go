@@ -1,7 +1,7 @@
-// Package terms holds the rules for a run's results: their shape, their bounds and how to
-// add them up. Gateways reject results that break the rules. Gateways and the coordinator
-// add up results by these rules. An [OwnData] is the server's own dataset, on
-// which some algorithms compute gradients.
+// Package terms holds the rules for a run's results: their shape, their bounds and how to add
+// them up. Gateways reject results that break the rules, and gateways and the coordinator add
+// up results by these rules. An [OwnData] is the server's own dataset, on which some algorithms
+// compute gradients.
 package terms
 
 import (
@@ -39,12 +39,13 @@ type Terms struct {
 	limits map[int64]fed.Limits // by version
 }
 
-// usualQuorum is the share of a cohort below which a round is abandoned, unless the plan says
-// otherwise. If most clients decline, the few remaining ones must not decide the weights.
+// usualQuorum is the share of the cohort that must take part, unless the plan sets another;
+// otherwise the round is abandoned. If most clients decline, the few remaining ones must not
+// decide the weights.
 const usualQuorum = 0.5
 
-// UsualDeadline returns the deadline of a round whose plan has none. It is longer than a turn can
-// take. It is 0, which means none, if turns have no limit.
+// UsualDeadline returns the deadline of a round whose plan sets none. It is longer than a turn
+// can take. It is 0, which means no deadline, if turns have no limit.
 func UsualDeadline(longest, lease time.Duration) time.Duration {
 	if longest == 0 {
 		return 0
@@ -52,22 +53,23 @@ func UsualDeadline(longest, lease time.Duration) time.Duration {
 	return (longest + lease).Round(time.Second)
 }
 
-// SetDeadline gives a synchronous schedule the deadline and a quorum if it has none. A simulated
-// fleet needs neither, because its clients always return.
+// SetDeadline sets the deadline and the quorum of a synchronous schedule that lacks them. A
+// simulated fleet needs neither, because its clients always return.
 func SetDeadline(s *fed.Schedule, usual time.Duration) {
 	if usual == 0 || s.Kind != "synchronous" {
 		return
 	}
 	s.Deadline = cmp.Or(s.Deadline, fed.Duration(usual))
 	if s.Quorum == 0 {
-		// A merge of one client would reveal its update, and agents decline such a plan.
+		// A merge of a single client would reveal its update, and agents decline a plan that
+		// allows this.
 		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
 	}
 }
 
-// Settle returns a submitted plan with every value fixed: the values that depend on data
-// are set from the data of the whole fleet, and durations become steps of its readings. It
-// returns an error if the fleet cannot train the plan.
+// Settle returns a submitted plan with every value fixed: values that depend on data are set
+// from the data of the whole fleet, and durations become numbers of steps of the fleet's
+// readings. It returns an error if the fleet cannot train the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
 	if len(steps) > 1 {
 		return nil, fmt.Errorf("clients have different intervals, %v; a model needs a single interval", steps)
@@ -119,9 +121,9 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 	return recipe.Frame(p, d)
 }
 
-// Federated returns an error if no fleet can train a plan, for example because the
-// algorithm needs readings on the server. data means that the server has readings; whether
-// they fit the plan is known only when the run begins.
+// Federated returns an error if no fleet can train a plan, for example because the algorithm
+// needs readings on the server. data means that the server has readings; only when the run
+// begins is it known whether these fit the plan.
 func Federated(p *fed.Plan, data bool) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, recipe.LeastClients(p), 2))
 	if err != nil {
@@ -193,14 +195,14 @@ func (t *Terms) Setup() *setup.Setup { return t.setup }
 // merge. A plan that starts on the server's data may need it only before the first round.
 func (t *Terms) NeedsServerData() bool { return t.Rules.Needs.ServerData }
 
-// Server returns a new server at version 0.
+// Server returns a new round.Server at version 0.
 func (t *Terms) Server() *round.Server { return t.setup.NewServer() }
 
-// Machine returns a new round machine, in its state before the first round.
+// Machine returns a new round.Machine, in its state before the first round.
 func (t *Terms) Machine() *round.Machine { return t.setup.NewMachine() }
 
-// Carries reports whether a client that is still running when its round closes may
-// return in a later one.
+// Carries reports whether a client that is still training when its round closes may send its
+// result in a later round.
 func (t *Terms) Carries() bool { return t.setup.Parts.Scheduler.Carries() }
 
 // Folds reports whether an agent may send a sum of several clients.
@@ -215,8 +217,8 @@ func (t *Terms) SumBytes() int64 {
 	return n
 }
 
-// maxNumbers limits the bytes of a result's numbers, so that the result with its clients'
-// names fits into memory several times.
+// maxNumbers is the maximum size of a result's numbers, in bytes. It allows several results,
+// with their clients' names, to fit into memory.
 const maxNumbers = 12 << 20
 
 // maxBytes returns the size of the numbers in the largest possible result, in bytes.
@@ -236,13 +238,13 @@ type Result struct {
 	Version int
 	// Limits are the limits of the version.
 	Limits fed.Limits
-	// Sum reports whether Numbers is the sum of the shares' updates, and Masked whether it is a
-	// masked one.
+	// Sum reports whether Numbers is the sum of the shares' updates, and Masked whether Numbers
+	// is masked.
 	Sum, Masked bool
 	Shares      []Share
 	Numbers     []byte
 
-	// The prepared numbers, which are an update or a sum.
+	// The prepared numbers: an update or a sum.
 	update *fed.Update
 	sum    *round.Fold
 }
@@ -257,7 +259,8 @@ type Share struct {
 	Norm, ControlNorm float64
 }
 
-// Of returns the result that an agent has sent in one or more chunks. numbers has the joined chunks.
+// Of returns the result that an agent has sent in one or more chunks. numbers contains the
+// joined chunks.
 func Of(a *v1.Result, numbers []byte) *Result {
 	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Masked: a.Form == v1.Form_FORM_MASKED, Numbers: numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {
@@ -266,8 +269,9 @@ func Of(a *v1.Result, numbers []byte) *Result {
 	return r
 }
 
-// Prepare decodes a result, applies its limits, and replaces the shares' claims by the values that count. An
-// error means that the result must be rejected. A prepared result can be added several times.
+// Prepare decodes a result, applies its limits, and replaces the shares' claims with the values
+// that count. An error means that the result must be rejected. A prepared result can be added
+// several times.
 func (t *Terms) Prepare(r *Result) error {
 	if len(r.Shares) == 0 {
 		return fmt.Errorf("the result has no clients")
@@ -302,7 +306,7 @@ func (t *Terms) Prepare(r *Result) error {
 		return err
 	}
 	limit.Apply(r.Limits, u)
-	limit.RoundNorms(r.Limits, u) // those of sums are rounded, too
+	limit.RoundNorms(r.Limits, u) // the norms of sums are rounded too
 	if err := t.Rules.Check(u); err != nil {
 		return err
 	}
@@ -319,9 +323,9 @@ func (t *Terms) Release(r *Result) {
 	r.update, r.sum = nil, nil
 }
 
-// Add adds a result to a fold, and prepares the result if necessary. If the algorithm
-// needs individual updates, from must hold the weights that the client started from. After an
-// error the fold is unchanged.
+// Add adds a result to a fold, and prepares the result if necessary. If the algorithm needs
+// individual updates, from must hold the weights with which the client started. After an error,
+// the fold is unchanged.
 func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	if r.update == nil && r.sum == nil {
 		if err := t.Prepare(r); err != nil {
@@ -337,8 +341,8 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	return f.Add(r.update, from)
 }
 
-// plausible reports whether a number can be a loss or a norm. The bound is far above any real loss,
-// and low enough that the mean over a fleet is finite.
+// plausible reports whether a number can be a loss or a norm. The bound is far above any real
+// loss, but low enough to keep the mean over a fleet finite.
 func plausible(x float64) bool { return x >= 0 && x < 1e100 }
 
 func (t *Terms) prepareSum(r *Result) error {

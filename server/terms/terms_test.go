@@ -55,7 +55,7 @@ func TestSettle(t *testing.T) {
 	if after, err := recipe.Write(p); err != nil || string(after) != string(before) {
 		t.Errorf("the submitted plan was changed: %v\n%s", err, after)
 	}
-	// A settled plan does not change when it is written, read and settled again.
+	// A settled plan does not change if it is written, read and settled again.
 	text, err := recipe.Write(q)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A settled plan with rows of features lists the groups and the interval that agents use.
+// TestSettleRows checks that a settled plan with rows of features lists the groups and the
+// interval that agents use.
 func TestSettleRows(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense}\nclient: {moments: averaged}\n")
 	half := []time.Duration{30 * time.Minute}
@@ -134,8 +135,9 @@ func TestSettleRows(t *testing.T) {
 	}
 }
 
-// Durations become steps of the fleet's readings, so that server and agents agree on the
-// number of steps. An hour is assumed when a plan is submitted.
+// TestSettleDurations checks that durations become numbers of steps of the fleet's readings, so
+// that server and agents agree on these numbers. When a plan is submitted, steps of an hour are
+// assumed.
 func TestSettleDurations(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense, targets: 24h, inputs: [recent, calendar]}\n")
 	if err := Federated(p, false); err != nil {
@@ -168,7 +170,7 @@ func TestRefusals(t *testing.T) {
 		"start":         {"algorithm: fedavg\nstart: runs/other\n" + small, "start is runs/other, a path that the server cannot read", false},
 		"small batch":   {"algorithm: fedsim\nserver: {batch: 8}\n" + small, "server.batch is 8; in a fleet it must be at least 16", false},
 		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "the limit is 12 MB", false},
-		// An individual update would fit into a message, but a sum would not.
+		// An individual update would be small enough, but a sum would not.
 		"sum too large": {"algorithm: fedavg\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "results of 14 MB", false},
 		"cohort":        {"algorithm: fedavg\nschedule: {cohort: 6}\n" + small, "only 5 clients train", true},
 		"buffer":        {"algorithm: fedbuff\nschedule: {buffer: 6, cohort: 2}\n" + small, "only 5 clients train", true},
@@ -200,7 +202,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	// Above 500 clients, a plan without a cohort has one.
+	// With more than 500 clients, a plan without a cohort gets one.
 	for fleet, want := range map[int64]int{500: 500, 501: 200} {
 		if q, err := Settle(good, fleet, nil, hourly); err != nil || q.Schedule.Cohort != want {
 			t.Errorf("%d clients: cohort %d, %v", fleet, q.Schedule.Cohort, err)
@@ -213,8 +215,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// For every algorithm that a server accepts, the terms give a server at version 0 and the
-// size of results.
+// TestEveryAlgorithm checks that, for every algorithm that a server accepts, the terms provide
+// a round.Server at version 0 and the size of results.
 func TestEveryAlgorithm(t *testing.T) {
 	for _, name := range recipe.Names() {
 		text := "algorithm: " + name + "\n" + small
@@ -293,7 +295,7 @@ func sumOf(t testing.TB, x *Terms, all ...*Result) *Result {
 	return r
 }
 
-// stored returns the complete content of a fold as text, for comparison.
+// stored returns the complete content of a fold as a string, for comparison.
 func stored(t interface{ Fatal(...any) }, f *round.Fold) string {
 	text := fmt.Sprint(f.Len())
 	for _, s := range f.Sums() {
@@ -402,8 +404,8 @@ func maps(of map[string]refusal) map[string]refusal {
 	return c
 }
 
-// Adding an individual update or a sum to a full fold returns an error and does not change
-// the fold.
+// TestAddIsFull checks that adding an individual update or a sum to a full fold returns an
+// error and does not change the fold.
 func TestAddIsFull(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
@@ -429,8 +431,8 @@ func TestAddIsFull(t *testing.T) {
 	}
 }
 
-// Check returns the same error as Add and changes nothing, even when it is called
-// repeatedly and concurrently.
+// TestCheck checks that Prepare accepts a valid result and refuses a result beyond the bound,
+// even if it is called repeatedly and concurrently.
 func TestCheck(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
 		x := termsOf(t, algorithm)
@@ -453,7 +455,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A sum that an agent computes gives the same bits as its individual updates.
+// TestSumsAddUp checks that sums that agents compute give bit for bit the same result as the
+// individual updates.
 func TestSumsAddUp(t *testing.T) {
 	all := map[string]*Terms{"fedavg": termsOf(t, "fedavg"), "scaffold": termsOf(t, "scaffold")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -468,7 +471,7 @@ func TestSumsAddUp(t *testing.T) {
 			for range n {
 				u := single(x, fmt.Sprint(client), 2)
 				client++
-				// Some numbers of examples exceed the plan's limit on a client's weight.
+				// Some clients have more examples than the plan's limit on a client's weight.
 				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples")
 				binary.LittleEndian.PutUint32(u.Numbers[4*rapid.IntRange(0, x.Shared-1).Draw(t, "at"):],
 					math.Float32bits(rapid.Float32Range(-2, 2).Draw(t, "delta")))
@@ -507,8 +510,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A Cache loads the terms of a run once, does not cache errors, and holds a limited number
-// of runs.
+// TestBook checks that a Cache loads the terms of a run once, does not cache errors, and holds
+// a limited number of runs.
 func TestBook(t *testing.T) {
 	loads := map[string]int{}
 	away := errors.New("away")

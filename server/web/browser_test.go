@@ -102,7 +102,7 @@ func (b *browser) call(method string, params, result any) {
 	}
 }
 
-// text returns the value of an expression in the page as text.
+// text returns the value of a JavaScript expression in the page as a string.
 func (b *browser) text(expression string) string {
 	b.Helper()
 	var answer struct {
@@ -112,7 +112,7 @@ func (b *browser) text(expression string) string {
 	return fmt.Sprint(answer.Result.Value)
 }
 
-// soon waits until an expression is true.
+// soon waits until a JavaScript expression is true.
 func (b *browser) soon(expression string) {
 	b.Helper()
 	for end := time.Now().Add(patient); b.text(expression) != "true"; time.Sleep(100 * time.Millisecond) {
@@ -122,8 +122,8 @@ func (b *browser) soon(expression string) {
 	}
 }
 
-// A person signs in with a provider on another site, in a real browser and with the real
-// page. The cookie of the session is strict, and works anyway.
+// TestOIDCInBrowser signs a person in with a provider on another site, in a real browser and
+// with the real page. It checks that the session's cookie works although it is strict.
 func TestOIDCInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	s := newSigning(t, nil)
@@ -142,7 +142,7 @@ func TestOIDCInBrowser(t *testing.T) {
 	testkit.Must(t, s.ledger.Users.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
 	b.call("Page.reload", map[string]any{}, nil)
 	b.soon("!!" + button)
-	// A person without a role gets a page that reports this.
+	// A person without a role gets a page that gives the reason.
 	s.user("2", "eve", "guests")
 	b.text(button + ".click()")
 	b.soon("document.body?.innerText.includes('eve has no access')")
@@ -160,7 +160,8 @@ func TestOIDCInBrowser(t *testing.T) {
 	}
 }
 
-// An open page can no longer write as soon as its user has lost the role.
+// TestLostRoleInBrowser checks that an open page cannot change anything once its user has lost
+// the role.
 func TestLostRoleInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	f := newFixture(t, nil)

@@ -24,8 +24,8 @@ func (f *fixture) port() string {
 	return port
 }
 
-// Two servers on one machine do not sign each other's users out, although a browser sends the
-// cookies of one to the other.
+// TestTwoServers checks that two servers on one machine do not sign each other's users out,
+// although a browser sends each server's cookies to both.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	jar, err := cookiejar.New(nil)
@@ -56,7 +56,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// The name of a cookie depends on how the page is reached.
+// TestCookieNames checks that the name of a cookie depends on how browsers reach the page.
 func TestCookieNames(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]Config{
@@ -74,7 +74,7 @@ func TestCookieNames(t *testing.T) {
 		}
 		testkit.Must(t, w.Close())
 	}
-	// Browsers accept a __Host- cookie only if it is secure, for all paths and for no domain.
+	// Browsers accept a __Host- cookie only if it is secure, has the path / and names no domain.
 	f := newFixture(t, func(c *Config) { c.BehindProxy = true })
 	a := f.ask(http.MethodPost, "api/login", "", `{"code":"`+f.code("anna", access.Viewer)+`"}`)
 	if all := a.Cookies(); len(all) != 1 || !all[0].Secure || all[0].Path != "/" || all[0].Domain != "" || all[0].Name != "__Host-loadstar_session" {
@@ -82,7 +82,8 @@ func TestCookieNames(t *testing.T) {
 	}
 }
 
-// If a port is in use, the error names the flag and the process that uses it.
+// TestPortInUse checks that the error for a port that is in use names the flag, and the process
+// that uses the port.
 func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -98,8 +99,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// The role at the time of a call counts, not the role at the sign-in. An open page can no
-// longer write as soon as its user has lost the role.
+// TestLostRole checks that a user's current role applies to a call, not the role at sign-in, so
+// an open page cannot change anything once its user has lost the role.
 func TestLostRole(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	// messageEvery is the minimum time between messages, so a viewer gets at most four a second.
+	// messageEvery is the minimum time between messages, so that a viewer gets at most four a
+	// second.
 	messageEvery = 250 * time.Millisecond
 	commentEvery = 15 * time.Second
 	sessionEvery = 10 * time.Second
-	// sendFor is how long a viewer may take to receive messages.
+	// sendFor is the time limit for a viewer to receive messages.
 	sendFor = 20 * time.Second
 	retryMs = 2000
 )
@@ -46,7 +47,7 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold events back
 	s := &stream{w: w, rw: rw, control: http.NewResponseController(rw)}
-	// Reading would otherwise time out, as if the request had not ended.
+	// Otherwise reading would time out, as if the request had not ended.
 	_ = s.control.SetReadDeadline(time.Time{}) // if this fails, the stream ends early and the browser reconnects
 	if s.send("retry: %d\n\n", retryMs) != nil {
 		return
@@ -109,7 +110,7 @@ type stream struct {
 	control *http.ResponseController
 }
 
-// send writes and flushes a text. It fails if the viewer does not read it in time.
+// send writes and flushes a string. It fails if the viewer does not read it in time.
 func (s *stream) send(format string, args ...any) error {
 	if err := s.control.SetWriteDeadline(time.Now().Add(sendFor)); err != nil {
 		return err

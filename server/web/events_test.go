@@ -37,8 +37,8 @@ func (c *counting) set(clients int64) { c.fleet.Store(&v1.GetFleetResponse{Clien
 // event is one message of a stream.
 type event struct{ name, id, data string }
 
-// viewing is a browser's side of a stream. It has no goroutines and small buffers, because
-// a test measures the memory of the server's side.
+// viewing is the browser's end of a stream. It has no goroutines and small buffers, because a
+// test measures the memory of the server's end.
 type viewing struct {
 	*testing.T
 	answer *http.Response
@@ -46,7 +46,7 @@ type viewing struct {
 	conn   net.Conn
 }
 
-// look opens a stream.
+// look opens a stream of events.
 func (f *fixture) look(cookie, topics, last string) *viewing {
 	f.Helper()
 	r, err := http.NewRequest(http.MethodGet, f.url+"api/events?topics="+topics, nil)
@@ -114,8 +114,8 @@ func watched(t *testing.T) (*fixture, *counting) {
 	return serve(t, Config{Listen: "127.0.0.1:0"}, c, l), c
 }
 
-// A viewer gets the state immediately and then its changes. After an interruption it gets
-// only the changes since then.
+// TestEvents checks that a viewer gets the state immediately and then each change, and that
+// after an interruption it gets only what has changed since.
 func TestEvents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads topics at their real pace")
@@ -143,7 +143,7 @@ func TestEvents(t *testing.T) {
 	api.set(3)
 	again.want("fleet", `"3"`) // not the runs, which have not changed
 	again.close()
-	// An ID of another process is ignored.
+	// An id from another process is ignored.
 	other := f.look(cookie, "runs", "other-999")
 	other.want("runs", "{}")
 	other.close()
@@ -163,8 +163,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A stream ends with its session, immediately after a logout, and soon if the session ends
-// elsewhere.
+// TestSessionEnds checks that a stream ends with its session: immediately after a logout, and
+// soon if the session ends in another way.
 func TestSessionEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the check of sessions")
@@ -191,7 +191,8 @@ func TestSessionEnds(t *testing.T) {
 	testkit.Eventually(t, "no viewers", func() bool { n, _ := f.web.hub.size(); return n == 0 })
 }
 
-// The ledger is read once, however many viewers there are, and not at all without viewers.
+// TestOnePoller checks that one read of the ledger serves all viewers, and that the ledger is
+// not read without viewers.
 func TestOnePoller(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads topics at their real pace")
@@ -228,7 +229,8 @@ func TestOnePoller(t *testing.T) {
 	}
 }
 
-// The number of viewers is limited, per user and in total. A viewer uses little memory.
+// TestViewers checks that the number of viewers is limited, per user and in total, and that a
+// viewer uses little memory.
 func TestViewers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens hundreds of connections")
@@ -299,7 +301,8 @@ func (everyRun) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, 
 	return &v1.GetRunResponse{}, nil
 }
 
-// One user cannot watch so many topics that none remain for others.
+// TestTopicsOfUser checks that one user cannot watch so many topics that none remain for
+// others.
 func TestTopicsOfUser(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)

@@ -16,9 +16,9 @@ import (
 	"loadstar/server/access"
 )
 
-// guard sets the security headers of every answer. On a loopback address it refuses other
-// host names. Otherwise a foreign page could point its own name at this address, and read
-// the dashboard as a page of the same origin (DNS rebinding).
+// guard sets the security headers of every response. On a loopback address, it refuses other
+// host names. Otherwise a foreign site could point its own name at this address, and read the
+// dashboard as a page of the same origin (DNS rebinding).
 func (w *Web) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		webui.Protect(rw.Header())
@@ -65,8 +65,8 @@ func answer(rw http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has disconnected
 }
 
-// addressOf returns the address to which limits apply. A proxy appends its caller's address
-// to X-Forwarded-For. The caller may have forged the addresses before it.
+// addressOf returns the address to which limits apply. A proxy appends its caller's address to
+// X-Forwarded-For. The caller may have forged the earlier addresses in the list.
 func (w *Web) addressOf(r *http.Request) string {
 	if all := r.Header.Values("X-Forwarded-For"); w.BehindProxy && len(all) > 0 {
 		last := all[len(all)-1]
@@ -86,8 +86,8 @@ func (w *Web) maySignIn(r *http.Request) bool {
 	return false
 }
 
-// certificate rereads its files when they have changed, so a renewed certificate needs no
-// restart.
+// certificate reads its files again when they have changed, so that a renewed certificate needs
+// no restart.
 type certificate struct {
 	certFile, keyFile string
 

@@ -27,8 +27,8 @@ import (
 type hub struct {
 	api     API
 	metrics *metrics
-	// epoch is part of all event ids. A viewer with an id from another process, or
-	// from before a restart, gets all states.
+	// epoch is part of every event's id. A viewer whose last id is from another process, or from
+	// before a restart, gets all states.
 	epoch   string
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -48,7 +48,7 @@ type hub struct {
 type topic struct {
 	name    string
 	viewers map[*viewer]bool
-	// number orders the states of all topics. It is 0 until the topic was read.
+	// number orders the states of all topics. It is 0 until the topic has been read.
 	number int64
 	body   []byte // event and data, without the id
 }
@@ -67,18 +67,19 @@ const (
 	viewersOfUser = 64
 	maxTopics     = 64
 	topicsOfOne   = 8
-	// topicsOfUser leaves topics for other users.
+	// topicsOfUser is the maximum number of topics that one user can watch. It leaves topics for
+	// other users.
 	topicsOfUser = maxTopics / 4
 	maxPolls     = 2
 	pollFor      = 30 * time.Second
-	// After a read, a topic is not read again for restFactor times as long as the read took, at
-	// most longestRest.
+	// After a read, a topic is not read again for restFactor times the duration of the read, but
+	// for at most longestRest.
 	restFactor  = 20
 	longestRest = time.Minute
 	// maxTurns is the maximum number of turns of a round that the page shows individually.
 	maxTurns = 1000
-	// maxPlan is the maximum length of a plan that is sent with each state of its run. The
-	// page gets a longer plan with its first call of GetRun.
+	// maxPlan is the maximum length of a plan that is sent with each state of its run. The page
+	// gets a longer plan from its first call of GetRun.
 	maxPlan = 8 << 10
 )
 
@@ -160,8 +161,8 @@ func (h *hub) join(ctx context.Context, user, cookie string, names []string) (*v
 	return v, nil
 }
 
-// exist returns an error if a topic is of an unknown run. A topic that somebody views is
-// not read again.
+// exist returns an error if a topic belongs to an unknown run. It does not look up the run of a
+// topic that somebody already views.
 func (h *hub) exist(ctx context.Context, names []string) error {
 	for _, name := range names {
 		_, run, ok := strings.Cut(name, ":")
@@ -238,13 +239,13 @@ func (h *hub) end(cookie string) {
 	}
 }
 
-// gauge updates the numbers of viewers. The caller holds the lock.
+// gauge updates the metrics of viewers and sessions. The caller holds the lock.
 func (h *hub) gauge() {
 	h.metrics.viewers.Set(float64(len(h.viewers)))
 	h.metrics.sessions.Set(float64(len(h.ofSession)))
 }
 
-// state is the state of a topic in the form in which it is sent.
+// state is the state of a topic as it is sent.
 type state struct {
 	kind   string
 	number int64
@@ -266,8 +267,8 @@ func (h *hub) since(v *viewer, number int64) (all []state) {
 	return all
 }
 
-// resumed returns the number in the id of the last event that a viewer has received. It
-// returns 0 if the id is not of this hub.
+// resumed returns the number in the id of the last event that a viewer has received. It returns
+// 0 if the id is not from this hub.
 func (h *hub) resumed(id string) int64 {
 	epoch, text, _ := strings.Cut(id, "-")
 	number, err := strconv.ParseInt(text, 10, 64)
@@ -291,7 +292,7 @@ func (h *hub) poll(t *topic) {
 		<-h.polling
 		h.metrics.polls.Observe(cost.Seconds())
 		h.publish(t, body)
-		// Do not count the time that the read waited for its turn. Otherwise many topics
+		// Do not count the time for which the read waited for its turn. Otherwise many topics
 		// would be read without a pause.
 		select {
 		case <-time.After(max(rests[kindOf(t.name)], min(restFactor*cost, longestRest))):
@@ -340,7 +341,7 @@ func (h *hub) read(name string) []byte {
 	m, err := h.fetch(ctx, name)
 	var data []byte
 	if err == nil {
-		// Within one process, equal messages have equal texts.
+		// Within one process, equal messages have equal encodings.
 		data, err = protojson.Marshal(m)
 	}
 	if err != nil {
@@ -348,7 +349,7 @@ func (h *hub) read(name string) []byte {
 		if e := (*connect.Error)(nil); errors.As(err, &e) {
 			message = e.Message()
 		}
-		// Strings always have a JSON text.
+		// Encoding strings as JSON never fails.
 		data, _ = json.Marshal(map[string]string{"topic": name, "code": connect.CodeOf(err).String(), "message": message})
 		name = "problem"
 	}

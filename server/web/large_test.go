@@ -15,7 +15,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// timing records the times at which a real API was read.
+// timing is a real API that records when it was read.
 type timing struct {
 	API
 	mu    sync.Mutex
@@ -132,8 +132,8 @@ func (l *large) abandon(round, asked int64) {
 	})
 }
 
-// In a fleet of 10,000 clients, events stay small, and the ledger is read a small part of
-// the time.
+// TestLargeFleet checks that with a fleet of 10,000 clients, events stay small, and reading the
+// ledger takes only a small part of the time.
 func TestLargeFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a ledger with 10,000 clients")
@@ -191,7 +191,7 @@ func TestLargeFleet(t *testing.T) {
 	}
 	api.mu.Unlock()
 
-	// A larger round is shown only by its counts.
+	// Of a larger round, only the counts are shown.
 	l.abandon(7, maxTurns)
 	l.ask(8, largeAgents*largeEach)
 	if body := size("10,000 turns", "turns:"+l.run, 1<<10); !strings.Contains(body, "data: {}") {

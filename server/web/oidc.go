@@ -23,16 +23,17 @@ import (
 	"loadstar/server/access"
 )
 
-// OIDC configures sign-in with an OpenID Connect provider, by the code flow with PKCE.
+// OIDC configures sign-in with an OpenID Connect provider, using the authorization code flow
+// with PKCE.
 type OIDC struct {
 	Issuer, ClientID string
 	// ClientSecret is empty for a public client.
 	ClientSecret string
-	// Claim names the claim of the ID token that decides the role. It is a string or a list
-	// of strings. A name with dots also finds a claim inside others.
+	// Claim names the claim of the ID token that determines the role. The claim is a string or a
+	// list of strings. A name with dots also finds a claim nested inside others.
 	Claim string
-	// Roles maps values of the claim to roles. If a user has several roles, the highest counts. A user with
-	// none of the values is refused.
+	// Roles maps values of the claim to roles. If a user has several roles, the highest applies.
+	// A user with none of the values is refused.
 	Roles map[string]access.Role
 }
 
@@ -80,7 +81,7 @@ func newSigner(w *Web) *signer {
 
 // attempt is the secret of one attempt to sign in, which the browser holds in a cookie. The
 // server stores nothing, so strangers cannot fill its memory. State, nonce and verifier are
-// hashes of the secret, so none reveals another.
+// different hashes of the secret, so that none reveals another.
 type attempt string
 
 func (a attempt) part(name string) string {
@@ -169,10 +170,10 @@ func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), o
 	return nil, false
 }
 
-// callback receives a browser from the provider and signs its user in. The session's cookie
-// is strict, so the browser does not send it with the redirect to the page, which came from
-// another site. This is not a problem, because the page is the same for everybody and its
-// calls come from this site.
+// callback handles the browser's return from the provider, and signs its user in. The session's
+// cookie is strict, so the browser does not send it when it follows the redirect to the page,
+// because the chain of redirects began on another site. This is not a problem, because the page
+// is the same for everybody and its calls come from this site.
 func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	leave, ok := s.enter(rw, r)
 	if !ok {
@@ -248,7 +249,7 @@ func (s *signer) exchange(code string, a attempt) (*oidc.IDToken, error) {
 	return id, nil
 }
 
-// claims returns the role that a token gives, and the name to show.
+// claims returns the role that a token grants, and the name to show.
 func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err error) {
 	var all map[string]json.RawMessage
 	if err := token.Claims(&all); err != nil {
@@ -260,7 +261,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		}
 	}
 	if s.Claim == "email" && string(all["email_verified"]) != "true" {
-		// At many providers anybody can register with somebody else's address.
+		// At many providers, anybody can register with somebody else's email address.
 		return "", "", fmt.Errorf("%s has no access: the provider has not verified the email address (the claim email_verified is not true)", cut(name, 64))
 	}
 	for _, value := range values(all, s.Claim) {
@@ -275,7 +276,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 }
 
 func text(raw json.RawMessage) (s string) {
-	_ = json.Unmarshal(raw, &s) // another type is treated as an empty text
+	_ = json.Unmarshal(raw, &s) // another type is treated as an empty string
 	return s
 }
 
@@ -301,7 +302,7 @@ func values(all map[string]json.RawMessage, claim string) []string {
 	return nil
 }
 
-// cut shortens a text of the provider for a page.
+// cut shortens a string from the provider to show it on a page.
 func cut(s string, most int) string {
 	if r := []rune(strings.TrimSpace(s)); len(r) > most {
 		return string(r[:most]) + "…"
@@ -309,7 +310,7 @@ func cut(s string, most int) string {
 	return strings.TrimSpace(s)
 }
 
-// sentenceOf returns the text of an error without its code.
+// sentenceOf returns the message of an error without its code.
 func sentenceOf(err error) string {
 	if c := (*connect.Error)(nil); errors.As(err, &c) {
 		return c.Message()

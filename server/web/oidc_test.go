@@ -78,7 +78,7 @@ func (s *signing) browser() *http.Client {
 	return h
 }
 
-// user makes a user the next one to sign in at the provider.
+// user sets the user who signs in next at the provider.
 func (s *signing) user(subject, name string, groups ...string) {
 	s.provider.QueueUser(&mockoidc.MockUser{Subject: subject, PreferredUsername: name, Groups: groups})
 }
@@ -127,8 +127,8 @@ func TestOIDC(t *testing.T) {
 	if got := s.whoami(h); got != "oidc:anna viewer" {
 		t.Error(got)
 	}
-	// The provider decides the role at each sign-in, even for open sessions. Of several
-	// roles, the highest counts.
+	// The provider decides the role at each sign-in, even for open sessions. Of several roles,
+	// the highest applies.
 	again := s.browser()
 	s.user("1", "Anna", "staff", "it", "grid")
 	s.signIn(again)
@@ -179,8 +179,8 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
-// The callback accepts only the answer to a sign-in that the same browser began, and only
-// once.
+// TestOIDCCallback checks that the callback accepts only the response to a sign-in that the
+// same browser began, and only once.
 func TestOIDCCallback(t *testing.T) {
 	s := newSigning(t, nil)
 	// begin returns a browser that has been to the provider, and the address to which the
@@ -248,7 +248,7 @@ func TestOIDCCallback(t *testing.T) {
 	if len(mine) < 43 {
 		t.Error(mine)
 	}
-	// A session's cookie is strict and hidden from scripts, and an attempt's cookie ends.
+	// A session's cookie is strict and hidden from scripts, and an attempt's cookie is deleted.
 	h, at = begin()
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	r, _ := s.get(h, at)
@@ -261,7 +261,8 @@ func TestOIDCCallback(t *testing.T) {
 	}
 }
 
-// An unreachable provider does not prevent the dashboard from starting.
+// TestOIDCUnreachable checks that an unreachable provider does not prevent the dashboard from
+// starting.
 func TestOIDCUnreachable(t *testing.T) {
 	s := newSigning(t, func(c *OIDC) { c.Issuer = "http://127.0.0.1:1/oidc" })
 	if code, body := s.signIn(s.browser()); code != http.StatusBadGateway || !strings.Contains(body, "unreachable") {
@@ -269,8 +270,8 @@ func TestOIDCUnreachable(t *testing.T) {
 	}
 }
 
-// An email address gives a role only if the provider has verified it, because anybody can
-// register with somebody else's address.
+// TestOIDCUnverifiedEmail checks that an email address grants a role only if the provider has
+// verified it, because anybody can register with somebody else's address.
 func TestOIDCUnverifiedEmail(t *testing.T) {
 	s := newSigning(t, func(o *OIDC) {
 		o.Claim, o.Roles = "email", map[string]access.Role{"boss@utility.example": access.Admin}

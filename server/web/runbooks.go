@@ -10,7 +10,7 @@ import (
 	"loadstar/docs"
 )
 
-// runbooks serves the pages to which alerts and notifications lead. They contain no data of
+// runbooks serves the pages to which alerts and notifications link. They contain no data of
 // this server, so people who are called at night need not sign in first.
 func runbooks(mux *http.ServeMux) {
 	for name, text := range map[string]string{"runbooks": docs.Runbooks, "alerts": docs.Alerts} {
@@ -22,7 +22,7 @@ func runbooks(mux *http.ServeMux) {
 	}
 }
 
-// document renders the Markdown of these pages, which uses headings, paragraphs, lists, code
+// document renders a runbook's Markdown, which may contain headings, paragraphs, lists, code
 // and links.
 func document(text string) string {
 	var b strings.Builder

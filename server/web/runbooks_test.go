@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRunbooksAreServed checks that every runbook_url of the alerts leads to a heading of a page
+// TestRunbooksAreServed checks that every runbook_url of an alert links to a heading on a page
 // that the dashboard serves.
 func TestRunbooksAreServed(t *testing.T) {
 	rules, err := os.ReadFile("../../deploy/prometheus/alerts.yaml")

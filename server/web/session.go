@@ -22,15 +22,15 @@ const (
 	oidcCookie    = "loadstar_oidc"
 )
 
-// secure reports whether browsers reach the page only by HTTPS.
+// secure reports whether browsers reach the page only over HTTPS.
 func (w *Web) secure() bool { return w.CertFile != "" || w.BehindProxy }
 
 // cookieName returns the name under which this server stores a cookie. The name contains the
 // port, because browsers send cookies to all ports of a host, and two servers on one machine
-// would overwrite each other's cookies. Behind a proxy the browser knows only the
-// proxy, and several gateways may share a session, so the name has no port. A browser
-// accepts a cookie whose name begins with __Host- only from this host itself, by HTTPS, so
-// a page on a neighbouring subdomain cannot replace it.
+// would overwrite each other's cookies. Behind a proxy, the browser knows only the proxy, and
+// several gateways may share a session, so the name has no port. A browser accepts a cookie
+// whose name begins with __Host- only from the host itself, over HTTPS, so a page on a sibling
+// subdomain cannot replace it.
 func (w *Web) cookieName(name string) string {
 	if w.loopback && !w.BehindProxy {
 		_, port, _ := net.SplitHostPort(w.listener.Addr().String()) // a listener's address has a port
@@ -151,7 +151,7 @@ func denied(err error) bool {
 	return err != nil && (code == connect.CodeUnauthenticated || code == connect.CodePermissionDenied)
 }
 
-// fail answers with an error of a session.
+// fail responds with an error from looking up a session.
 func (w *Web) fail(rw http.ResponseWriter, err error) {
 	if denied(err) {
 		w.metrics.refused.WithLabelValues("session").Inc()

@@ -1,6 +1,6 @@
-// Package web serves the dashboard: its page, sessions, events, and the operators' API for
-// browsers. It has a separate listener, because the port for agents would ask a browser
-// for a client certificate.
+// Package web serves the dashboard: the page, its sessions and events, and the operators' API
+// for browsers. It has a separate listener, because the port for agents would ask a browser for
+// a client certificate.
 package web
 
 import (
@@ -40,11 +40,11 @@ type Config struct {
 	// Notice is shown on every page, and Links next to it. They may be empty.
 	Notice string
 	Links  []Link
-	// Ready is called with the address of the page when it listens. It may be nil.
+	// Ready is called with the address of the page when the dashboard listens. It may be nil.
 	Ready func(url string)
 }
 
-// Link is shown on every page.
+// Link is a link that every page shows.
 type Link struct {
 	Title string `json:"title"`
 	URL   string `json:"url"`
@@ -79,17 +79,18 @@ type Web struct {
 	metrics  *metrics
 	limits   *connlimit.Limiter
 	logins   *connlimit.Rates // attempts to sign in, by address
-	// checking and calling limit browsers' queries, so they cannot take all database
-	// connections from the agents.
+	// checking and calling limit the number of browsers' concurrent queries, so that these
+	// cannot take all database connections from the agents.
 	checking, calling chan struct{}
 }
 
 const (
 	maxConnections = 1024
-	// maxAnonymous leaves most connections to signed-in users.
+	// maxAnonymous is the maximum number of connections without a session. It leaves most
+	// connections to signed-in users.
 	maxAnonymous       = maxConnections / 4
 	anonymousOfAddress = maxAnonymous / 4
-	// connectionsOfUser is more than the streams that a user may have.
+	// connectionsOfUser exceeds the number of streams that a user may have.
 	connectionsOfUser = 2 * viewersOfUser
 	maxChecks         = 4
 	maxCalls          = 8

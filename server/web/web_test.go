@@ -16,8 +16,8 @@ import (
 	"loadstar/server/access"
 )
 
-// Every answer has the headers that prevent a browser from loading or displaying foreign
-// content.
+// TestHeaders checks that every response has the headers that prevent a browser from loading or
+// displaying foreign content.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -41,7 +41,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// An address that other machines can reach needs encryption.
+// TestConfig checks that an address that other machines can reach needs encryption.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]Config{
@@ -63,8 +63,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A foreign name for the machine's own address is refused, because an attacker's page could
-// have it. A proxy has its own names.
+// TestHost checks that a foreign name for the machine's own address is refused, because an
+// attacker's page could use it, but not behind a proxy, which has its own names.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -82,7 +82,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// A code opens one session, and a logout ends it.
+// TestSession checks that a code opens one session, and that a logout ends it.
 func TestSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *Config) { c.Notice, c.Links = "GENERATED", []Link{{"Docs", "https://example.org"}} })
@@ -126,7 +126,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// Another site cannot make a browser change anything, including signing in or out.
+// TestOtherSites checks that another site cannot make a browser change anything, nor sign in or
+// out.
 func TestOtherSites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -152,7 +153,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// The requests of strangers are limited.
+// TestBounds checks that the requests of strangers are limited.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -168,9 +169,9 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A stranger who tries many codes cannot prevent others from signing in. Behind a proxy,
-// the address that the proxy reports counts, not the addresses that the caller has written
-// before it.
+// TestSignInsByAddress checks that a stranger who tries many codes cannot prevent others from
+// signing in. Behind a proxy, the limit applies to the address that the proxy reports, not to
+// the addresses that the caller has put before it.
 func TestSignInsByAddress(t *testing.T) {
 	t.Parallel()
 	for _, proxied := range []bool{false, true} {
@@ -202,7 +203,8 @@ func TestSignInsByAddress(t *testing.T) {
 	}
 }
 
-// Strangers who keep connections open block neither newcomers nor signed-in users.
+// TestConnections checks that strangers who keep connections open block neither newcomers nor
+// signed-in users.
 func TestConnections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens a thousand connections")
@@ -228,8 +230,9 @@ func TestConnections(t *testing.T) {
 	stream.want("fleet", `"2"`) // the stream is still open
 }
 
-// Browsers that have reached the page by HTTPS once never fall back to HTTP. The header is
-// not sent for the machine's own names, which other servers share.
+// TestStrictTransport checks that browsers that have reached the page over HTTPS once never
+// fall back to HTTP. The header is not sent for the machine's own names, which other servers
+// share.
 func TestStrictTransport(t *testing.T) {
 	t.Parallel()
 	proxied := newFixture(t, func(c *Config) { c.BehindProxy = true })
