@@ -132,19 +132,20 @@ func run(ctx context.Context, args []string, verb string, input []byte) ([]byte,
 	var out, says limited
 	cmd.Stdout, cmd.Stderr = &out, &says
 	if err := cmd.Run(); err != nil {
-		if text := strings.Join(strings.Fields(says.String()), " "); text != "" {
+		if text := strings.Join(strings.Fields(string(says.text)), " "); text != "" {
 			return nil, fmt.Errorf("%s %s: %w: %.500s", args[0], verb, err, text)
 		}
 		return nil, fmt.Errorf("%s %s: %w", args[0], verb, err)
 	}
-	return out.Bytes(), nil
+	return out.text, nil
 }
 
-// limited keeps the beginning of a program's output.
-type limited struct{ bytes.Buffer }
+// limited keeps the beginning of a program's output. It does not embed a bytes.Buffer, whose
+// ReadFrom would keep all of it.
+type limited struct{ text []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
-	l.Buffer.Write(p[:min(len(p), signerBytes-l.Len())]) // never fails
+	l.text = append(l.text, p[:min(len(p), signerBytes-len(l.text))]...)
 	return len(p), nil
 }
 

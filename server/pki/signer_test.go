@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -351,5 +352,14 @@ func pemBlocks(t testing.TB, path string) (types string, first *pem.Block) {
 		}
 		types += block.Type + ", "
 		text = rest
+	}
+}
+
+// TestLimitedOutput checks that a program that never stops writing cannot fill the memory. Package
+// exec copies the output with the destination's ReadFrom if it has one.
+func TestLimitedOutput(t *testing.T) {
+	var l limited
+	if n, err := io.Copy(&l, struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 3*signerBytes+1))}); n != 3*signerBytes+1 || err != nil || len(l.text) != signerBytes {
+		t.Errorf("copied %d bytes and kept %d, want %d: %v", n, len(l.text), signerBytes, err)
 	}
 }
