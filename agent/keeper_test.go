@@ -780,7 +780,7 @@ func TestYoungMember(t *testing.T) {
 	p.pushed(t, "old", 0)
 }
 
-// enrolledWith waits for the answer to one keeper's enrolment.
+// enrolledWith waits until a keeper has answered the agent's enrolment.
 func (p *party) enrolledWith(t testing.TB, k *keeper.Keeper) {
 	t.Helper()
 	pin := k.Pin()

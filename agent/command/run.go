@@ -137,8 +137,8 @@ func (x *Agent) intake() (*readings.Intake, error) {
 	})
 }
 
-// train takes part in the training of the server that the agent has joined. If it has joined no
-// server, the agent only forecasts.
+// train takes part in the training that the agent's server runs. An agent that has joined no
+// server only forecasts.
 func (x *Agent) train(p *parts) {
 	log := x.o.Log
 	if x.c.Server == config.ServerNone {

@@ -404,7 +404,7 @@ func TestJoinTwice(t *testing.T) {
 	wantError(t, "damaged", err, "damaged", "remove it")
 }
 
-// TestJoinIsNotSentElsewhere checks that Join does not send the secret along redirects.
+// TestJoinIsNotSentElsewhere checks that Join does not follow redirects with the secret.
 func TestJoinIsNotSentElsewhere(t *testing.T) {
 	f := newFleet(t)
 	elsewhere := f.url

@@ -23,12 +23,12 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show a whole fleet on this machine in a minute",
-		Long: `Show a whole fleet on this machine in a minute, without network or data of your
-own. A server and four agents run in this process and talk over mutual TLS. They
-train a model for 42 generated buildings. One agent is killed during training
-and restarts. Then days arrive that were not used for training, and the
-federated model is compared with last week's profile, the median of 28 days,
-ridge regression, and each building alone.
+		Long: `Show a whole fleet on this machine in a minute, without a network and without
+your own data. A server and four agents run in this process and talk over
+mutual TLS. They train a model for 42 generated buildings. One agent is killed
+during training and restarts. Then days arrive that were not used for training,
+and the federated model is compared with last week's profile, the median of 28
+days, ridge regression, and each building alone.
 
 The readings are GENERATED. No meter measured them. The table shows the result
 even if it is bad. All files are in a temporary folder, which is removed at the

@@ -45,8 +45,9 @@ func newReport() *cobra.Command {
 		Short: "Generate a self-contained HTML report",
 		Long: `Generate a self-contained HTML report of one or more runs. It opens with one
 sentence that gives the errors and compares them with last week's profile and
-with the strongest baseline. Charts of load and forecasts follow, then errors by
-client, lead and hour, intervals, training, and the commands to repeat the run.
+with the strongest baseline. Charts of load and forecasts follow, then errors
+(by client, lead and hour), intervals, training, and the commands to repeat the
+run.
 The page works offline, on desktop and phone, and prints on a few pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders

@@ -37,10 +37,11 @@ the forecasts that every file has, with the same cutoff. With --beside, the
 command also scores the forecasts that a run would have issued at the same
 cutoffs within the run's test split.
 
-If at least one forecast of a file begins at its cutoff, a cutoff is the end of
-the newest known interval. Otherwise it is the start of that interval. The
-command refuses forecasts with a cutoff after ds, because the forecast load was
-known at such a cutoff. Times without an offset are in the dataset's zone.
+If at least one forecast in a file begins at its cutoff, the command takes the
+file's cutoffs as the ends of the newest known intervals, and otherwise as their
+starts. The command refuses forecasts with a cutoff after ds, because the
+forecast load was known at such a cutoff. Times without an offset are in the
+dataset's zone.
 
 The relative MAE is the mean absolute error divided by that of a reference
 forecast. The reference is the load at the same clock time a week before, or in

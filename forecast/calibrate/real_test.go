@@ -338,8 +338,8 @@ func TestRealCoverage(t *testing.T) {
 }
 
 // TestRealYear serves models that were trained on 30 % of the data, so that most of the data is
-// an honest test. It checks that for hardly any client the served forecasts are worse than the
-// better of the model's own forecasts and last week's load.
+// an honest test. It checks that the served forecasts are worse than the better of the model's
+// own forecasts and last week's load for only a few clients.
 func TestRealYear(t *testing.T) {
 	if !testkit.Long() || os.Getenv("LOADSTAR_RUNS") != "" {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1, without LOADSTAR_RUNS")

@@ -1,5 +1,5 @@
-// Package score scores forecasts of other programs together with those of a run, for the same
-// clients and hours, with the loads of the dataset.
+// Package score scores the forecasts of other programs beside those of a run, for the same
+// clients and hours, against the loads of the dataset.
 package score
 
 import (

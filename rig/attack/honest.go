@@ -21,7 +21,7 @@ const (
 	honestAgents = 16
 	honestEvery  = 250 * time.Millisecond
 	honestFrom   = "127.0.0.2"
-	// A check-in must be answered within the time after which agents stop trying to connect.
+	// A check-in must be answered before agents would stop trying to connect.
 	honestFor = 15 * time.Second
 )
 

@@ -101,8 +101,8 @@ const oldestFill = 28
 
 // fill returns the replacement for the missing load of step i, which is the load at the same
 // clock time on the newest day that has one. On the first day of the series it is the previous
-// load. If there is no such load within the last 28 days, it is the mean of the training split,
-// whose scaled load and rank are 0.
+// load. If there is no such load within the last 28 days, the replacement is the mean of the
+// training split, for which the scaled load and the rank are 0.
 func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	for at := i; ; {
 		before := f.clock.back(first+at, 1) - first

@@ -115,6 +115,9 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 func (n *named) keep(r *v1.ExchangeRequest) {
 	turns := turnsOf(r.Result)
 	r.Training = append(r.Training, turns)
+	if n.training == nil { // the agent names no other turn
+		n.training = map[ledger.Turn]bool{}
+	}
 	for _, c := range turns.Clients {
 		t := ledger.Turn{Run: turns.Run, Round: turns.Round, Client: c}
 		n.training[t] = true

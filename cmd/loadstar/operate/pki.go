@@ -238,8 +238,9 @@ up to an hour more. A user's next command renews the user's certificate.
 
 Until 'loadstar pki retire', the server trusts certificates of both issuers, and
 the server's own certificate comes from the previous issuer, so agents that were
-out of contact still trust the server. If there are several gateways, use --in,
-and copy DIR/pki (without the root's key) to all gateways within that time.
+out of contact still trust the server. If there are several gateways, use --in
+to delay signing with the new issuer, and copy DIR/pki (without the root's key)
+to all gateways before this delay ends.
 
 In a certificate authority that an older version created, the root signs all
 certificates. The command gives it a new root and an issuer.`,

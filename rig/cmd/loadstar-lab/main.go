@@ -24,7 +24,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "loadstar-lab",
 		Short: "Papers and benchmarks of Loadstar",
-		Long: `Reproduce the papers of the repository, and measure Loadstar on this machine.
+		Long: `Reproduce the papers in the repository, and measure Loadstar on this machine.
 The benchmarks of the server start the program loadstar, which must be in the
 same folder as loadstar-lab or on the PATH.`,
 		Version: version,

@@ -21,10 +21,11 @@ func newPrivate() *cobra.Command {
 		Short: "Measure the cost of private runs for agents, server and keeper",
 		Long: `Measure the cost of private runs for agents, server and keeper, with the model
 dense of the plan day-ahead. The server runs in its own process, with the
-simulated agents of bench fleet. Plain rounds, private rounds without a check
-and private rounds with check norm alternate. Ratios compare the server's CPU
-times per counted update within the same repetition (--turns). Figures are
-medians over the repetitions, and do not include the CPU time of PostgreSQL.
+simulated agents of bench fleet. The rounds alternate between plain rounds,
+private rounds without a check, and private rounds with 'check: norm'. Ratios
+compare the server's CPU times per counted update within the same repetition
+(--turns). Figures are medians over the repetitions, and do not include the CPU
+time of PostgreSQL.
 
 The command also measures the keeper without a network: the CPU time for
 releasing the sums of rounds with the given numbers of members (--members). An
