@@ -227,6 +227,10 @@ func TestEnrolBehindRegion(t *testing.T) {
 	if _, err := enrol(r, r.id+".a", 5); connect.CodeOf(err) != connect.CodeInvalidArgument {
 		t.Errorf("five enrolments: %v", err)
 	}
+	long := &v1.EnrolRequest{Agent: r.id + ".a", Enrolments: []*v1.Enrolment{{Keeper: pin[:], Sealed: make([]byte, keepers.SealedBytes+1)}}}
+	if _, err := r.Enrol(r.ctx, long); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("a sealed message that is too long: %v", err)
+	}
 	if s, err := enrol(limited, limited.id+".a", 1); err != nil || len(s.Receipts) != 1 || !strings.Contains(s.Receipts[0].Refused, "is not a region") {
 		t.Errorf("of an agent with a limit on its clients: %v, %v", s, err)
 	}

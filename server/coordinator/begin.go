@@ -140,8 +140,8 @@ func (d *driver) settle(given *fed.Plan, m membership, fleet int64, steps []time
 // for a sum, or "". An agent counts once, however many clients it has, because it adds up their
 // updates.
 func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Filter) (string, error) {
-	if !recipe.Private(p) {
-		return "", nil
+	if !recipe.Private(p) || d.Keepers.Has(p.Privacy.Keepers) != nil {
+		return "", nil // a keeper that the server lacks ends the run, with the reason
 	}
 	all, err := x.Agents(members)
 	if err != nil {

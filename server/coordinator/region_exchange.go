@@ -50,6 +50,9 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if err != nil {
 		return err
 	}
+	if answer.Outcome == v1.Outcome_OUTCOME_UNKNOWN { // as while a keeper of the run does not answer
+		return fmt.Errorf("the hub cannot count it now: %s", answer.Reason)
+	}
 	r.sent[run+s.ID] = true
 	if answer.Outcome == v1.Outcome_OUTCOME_CLOSED {
 		return nil // the next check-in returns the clients whose turns are closed

@@ -184,7 +184,7 @@ func New(c Config) *Gateway {
 	g.tasks = &tasks{terms: c.Terms, history: g.history, heads: g.heads, newClients: g.newClients}
 	g.results = &results{
 		ledger: c.Ledger.Counter, terms: c.Terms, history: g.history, keepers: c.Keepers, mirror: g.mirror, uploads: g.uploads, counter: g.counter,
-		refuse: g.refuse, decline: g.decline, clients: c.Clients, region: c.Region,
+		refuse: g.refuse, decline: g.decline, clients: c.Clients, region: c.Region, hub: c.Hub,
 	}
 	g.metrics.showWaiting(c.Metrics, g.counter.length)
 	return g

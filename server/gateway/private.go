@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 
 	"loadstar/fed/mask"
 	"loadstar/fed/round"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/keepers"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -21,6 +23,11 @@ const maxEnrolments = 4
 func (g *Gateway) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (receipts []*v1.Receipt, err error) {
 	if len(all) > maxEnrolments {
 		return nil, g.refuse.invalid("enrolment", "a request may have %d enrolments, this one has %d", maxEnrolments, len(all))
+	}
+	for _, e := range all {
+		if n := len(e.GetSealed()); n > keepers.SealedBytes || len(e.GetKeeper()) != sha256.Size {
+			return nil, g.refuse.invalid("enrolment", "an enrolment has %d bytes, at most %d are allowed, or does not name its keeper", n, keepers.SealedBytes)
+		}
 	}
 	if g.Hub != nil && len(all) > 0 {
 		leaveGate(ctx)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"loadstar/fed/member"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -35,13 +37,15 @@ const (
 	hubCalls  = 2
 	hubWithin = 10 * time.Second
 	knowEvery = time.Minute
+	// maxHubBytes is the longest answer of the hub: receipts, and the statements of a few keepers.
+	maxHubBytes = 1 << 20
 	// maxID is the longest name of an agent in a certificate.
 	maxID = 64
 )
 
 // NewHub returns a region's connection to its hub. Name is the region's name at the hub.
 func NewHub(name, address string, client *http.Client) *Hub {
-	return &Hub{name: name, service: v1.NewAgentServiceClient(client, address, protocol.Client()), slots: make(chan struct{}, hubCalls)}
+	return &Hub{name: name, service: v1.NewAgentServiceClient(client, address, protocol.Client(), connect.WithReadMaxBytes(maxHubBytes)), slots: make(chan struct{}, hubCalls)}
 }
 
 // call makes a call of the hub.
@@ -86,10 +90,14 @@ func (h *Hub) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (rec
 		return a.GetReceipts(), err
 	}
 	for _, e := range all {
-		receipts = append(receipts, &v1.Receipt{Keeper: e.GetKeeper(), Refused: "rule member: the name of this agent does not begin with that of its region at the hub, so it has to be revoked and join again"})
+		receipts = append(receipts, &v1.Receipt{Keeper: e.GetKeeper(), Refused: "rule member: " + notBehind})
 	}
 	return receipts, nil
 }
+
+// notBehind is the reason for which an agent cannot take part in private runs. It joined before its
+// region joined the hub under its present name.
+const notBehind = "the name of this agent does not begin with that of its region at the hub, so it has to be revoked and join again"
 
 // nameIn returns the name of a region's new agent.
 func (h *Hub) nameIn(id string) string {

@@ -29,6 +29,7 @@ type results struct {
 	decline func(ctx context.Context, agent string, declines []*v1.Decline) error
 	clients int  // maximum of an agent
 	region  bool // the hub decides which results count
+	hub     *Hub // of a region; otherwise nil
 }
 
 // take receives a result or a chunk of one, and counts it. The outcome PART means that more
@@ -56,6 +57,10 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 		if over != nil {
 			return over, nil
 		}
+	}
+	// The hub would refuse the whole sum of the region.
+	if x.hub != nil && t.Private() && !behind(x.hub.name, agent) {
+		return x.refuse.reject("member", "rule member: "+notBehind), nil
 	}
 	if away := x.away(t); away != nil && len(r.Chunk) == 0 {
 		return away, nil

@@ -99,16 +99,16 @@ func (k *keeper) release(ctx context.Context, q *v1.KeeperReleaseRequest, waits 
 }
 
 // enrolWithin is the time limit for passing an enrolment to a keeper, for which an agent's call
-// waits. sealedBytes is the maximum size of an enrolment's sealed message.
+// waits. SealedBytes is the maximum size of an enrolment's sealed message.
 const (
 	enrolWithin = 5 * time.Second
-	sealedBytes = 4 << 10
+	SealedBytes = 4 << 10
 )
 
 // Enrol passes an agent's enrolment to its keeper and returns the receipt. The receipt is nil
 // if the keeper does not answer; the agent then repeats the enrolment.
 func (s *Set) Enrol(ctx context.Context, agent string, e *v1.Enrolment) *v1.Receipt {
-	if s == nil || len(e.GetSealed()) > sealedBytes {
+	if s == nil || len(e.GetSealed()) > SealedBytes {
 		return nil
 	}
 	for _, k := range s.all {

@@ -39,8 +39,12 @@ type liteConn interface {
 	driver.Validator
 }
 
-// maxPrepared limits a connection's idle statements. The product has fewer.
-const maxPrepared = 256
+// maxPrepared limits a connection's idle statements. Statements longer than maxText insert many rows;
+// there is one for each number of rows, and each takes much memory.
+const (
+	maxPrepared = 256
+	maxText     = 4 << 10
+)
 
 // preparedConn is a connection with its idle statements, by their text. Package sql calls it and its
 // rows from one goroutine at a time.
@@ -65,7 +69,7 @@ func (c *preparedConn) take(ctx context.Context, text string) (driver.Stmt, erro
 
 // putBack keeps a statement for its next use.
 func (c *preparedConn) putBack(text string, s driver.Stmt) error {
-	if _, ok := c.idle[text]; ok {
+	if _, ok := c.idle[text]; ok || len(text) > maxText {
 		return s.Close()
 	}
 	for other, old := range c.idle {

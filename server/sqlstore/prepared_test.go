@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"loadstar/internal/testkit"
@@ -62,13 +63,17 @@ func TestPrepared(t *testing.T) {
 	}
 	testkit.Must(t, exec("ALTER TABLE numbers ADD COLUMN twice INTEGER"))
 	testkit.Must(t, exec(insert, 4)) // prepared before the table changed
+	long := "SELECT n FROM numbers WHERE n = 3 AND n IN (3" + strings.Repeat(", 3", maxText) + ")"
+	var three int
+	testkit.Must(t, tx.QueryRowContext(ctx, long).Scan(&three))
 	testkit.Must(t, tx.Commit())
 	c, err := db.Conn(ctx)
 	testkit.Must(t, err)
 	defer c.Close()
 	testkit.Must(t, c.Raw(func(conn any) error {
-		if n := len(conn.(*preparedConn).idle); n > maxPrepared {
-			t.Errorf("the connection keeps %d statements, more than %d", n, maxPrepared)
+		idle := conn.(*preparedConn).idle
+		if _, kept := idle[long]; kept || len(idle) > maxPrepared {
+			t.Errorf("the connection keeps %d statements, at most %d allowed; the long one: %t", len(idle), maxPrepared, kept)
 		}
 		return nil
 	}))
