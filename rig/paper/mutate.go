@@ -90,10 +90,10 @@ func (c *Count) String() string {
 }
 
 // mutate reports whether changed figures change the verdict on a claim, and whether a change of
-// one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a factor
-// of a hundred. It changes each figure alone, and together all figures of a method, of a method
-// in a part, or of a point of a grid. Runs that were not trained to the end count like the
-// others.
+// one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a factor of a
+// hundred. It changes each figure alone, and together all figures of a method, of a method in a
+// part, of a point of a grid, or of two methods, because a verdict that follows from either of two
+// conditions changes only with both. Runs that were not trained to the end count like the others.
 func mutate(c claim, results []experiment.Result, published []printed) (turns, narrow bool, err error) {
 	read := map[cellOf]bool{} // an expression does not read figures that can no longer change its value
 	outcome := func(results []experiment.Result) (string, error) {
@@ -167,6 +167,23 @@ func mutate(c claim, results []experiment.Result, published []printed) (turns, n
 					if hit {
 						return true, i == 0 && (factor == 0.7 || factor == 1.3), nil
 					}
+				}
+			}
+		}
+	}
+	var methods []string
+	for of := range read {
+		if !slices.Contains(methods, of.method) {
+			methods = append(methods, of.method)
+		}
+	}
+	slices.Sort(methods)
+	for i, a := range methods {
+		for _, b := range methods[:i] {
+			for _, factor := range []float64{0.7, 1.3, 0.5, 2} {
+				hit, err := turned(factor, func(d cellOf) bool { return d.method == a || d.method == b })
+				if hit || err != nil {
+					return hit, false, err
 				}
 			}
 		}

@@ -152,6 +152,9 @@ func (g *Gateway) Enrol(ctx context.Context, r *v1.EnrolRequest) (*v1.EnrolRespo
 // checkMembers checks the members of a region's sum. It returns the rule that they break and
 // what is wrong, or empty strings.
 func (x *results) checkMembers(agent string, r *v1.Result, t *terms.Terms) (rule, wrong string) {
+	if x.hub != nil && t.Private() && !behind(x.hub.name, agent) {
+		return "member", notBehind // the hub would refuse the whole sum of the region
+	}
 	if len(r.Members) == 0 {
 		return "", ""
 	}

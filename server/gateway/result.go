@@ -58,10 +58,6 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 			return over, nil
 		}
 	}
-	// The hub would refuse the whole sum of the region.
-	if x.hub != nil && t.Private() && !behind(x.hub.name, agent) {
-		return x.refuse.reject("member", "rule member: "+notBehind), nil
-	}
 	if away := x.away(t); away != nil && len(r.Chunk) == 0 {
 		return away, nil
 	}
