@@ -39,10 +39,10 @@ func TestReleases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and agents")
 	}
-	f := newFleet(t, testkit.Pick(3, 6), testkit.Pick(70, 200))
+	f := newFleet(t, testkit.Pick(3, 6), testkit.Pick(140, 200))
 
 	// The watched run shows the decreasing validation error and the remaining time.
-	run, watched := f.train(testkit.Pick(6, 20))
+	run, watched := f.train(testkit.Pick(14, 24)) // enough that no client refuses the model by chance
 	found := regexp.MustCompile(`(?m)^round (\d+) of \d+ merged: .*, relative MAE ([0-9.]+)`).FindAllStringSubmatch(watched, -1)
 	if len(found) < 3 {
 		t.Fatalf("run watch:\n%s", watched)
