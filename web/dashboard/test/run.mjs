@@ -302,11 +302,21 @@ test("an operator starts a run, goes back to a version, releases it and withdraw
   const newest = await rows.first().locator("th").textContent();
   await page.click("text=Refresh"); // the server keeps ten versions
   await until("new versions", async () => (await rows.first().locator("th").textContent()) !== newest);
-  const to = await rows.nth(1).locator("th").textContent();
-  await rows.nth(1).getByRole("button", { name: "Roll back" }).click();
-  assert.match(await page.locator("dialog[open]").textContent(), /open round is abandoned/);
-  await page.click("dialog[open] .danger");
-  await page.waitForSelector(`[role=status] >> text=now has the weights of version ${to}.`);
+  // Rounds are short, so the server may delete the version before the click.
+  for (let attempt = 1; ; attempt++) {
+    const to = await rows.nth(1).locator("th").textContent();
+    await rows.nth(1).getByRole("button", { name: "Roll back" }).click();
+    assert.match(await page.locator("dialog[open]").textContent(), /open round is abandoned/);
+    await page.click("dialog[open] .danger");
+    try {
+      await page.waitForSelector(`[role=status] >> text=now has the weights of version ${to}.`, { timeout: 8000 });
+      break;
+    } catch (e) {
+      if (attempt === 5) throw e;
+      await page.keyboard.press("Escape");
+      await page.click("text=Refresh");
+    }
+  }
   assert.equal(audited("roll back run"), 1);
   await page.click("button:has-text('Stop the run')");
   await page.click("dialog[open] .danger");
