@@ -37,16 +37,15 @@ func (b *Backoff) Reset() { b.bound = 0 }
 // Wait waits for the delay that Next returns. If ctx ends first, it returns the cause.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
-// Sleep waits for d. If ctx ends first, it returns the cause.
+// Sleep waits for d. If ctx has ended by then, it returns the cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	case <-t.C:
-		return nil
 	}
+	return context.Cause(ctx) // both can happen at once
 }
 
 // Poll waits for d or for a notification, and receives all pending notifications, because a

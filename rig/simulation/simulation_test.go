@@ -174,10 +174,12 @@ func shrink(t *testing.T, seed uint64, out outcome) (best outcome, runs int) {
 	}
 }
 
-// TestRepeats checks that a seed gives the same trace every time.
+// TestRepeats checks that a seed gives the same trace every time. Long simulations check more
+// seeds.
 func TestRepeats(t *testing.T) {
 	for kind, draw := range map[string]func(uint64) setting{"plain": draw, "private": drawPrivate} {
-		for seed := uint64(1_000_000); seed < 1_000_005; seed++ {
+		for i := range uint64(max(5, *seeds/100)) {
+			seed := 1_000_000 + i
 			t.Run(fmt.Sprint(kind, " ", seed), func(t *testing.T) {
 				t.Parallel()
 				one := try(t, seed, draw(seed), nil)

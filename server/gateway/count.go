@@ -59,6 +59,7 @@ type counter struct {
 	wake    func(run string)
 	log     *slog.Logger
 	metrics *metrics
+	random  func(agent string) float64
 	// home is the context of the running gateway. Transactions use this context because they
 	// serve many callers.
 	home atomic.Pointer[context.Context]
@@ -76,7 +77,7 @@ type counter struct {
 }
 
 func newCounter(c *Config, known *mirror, m *metrics) *counter {
-	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, enough: make(chan struct{}, 1)}
+	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, random: c.Random, enough: make(chan struct{}, 1)}
 }
 
 // maxTries is the maximum number of results that a gateway reads at a time while the database
@@ -158,7 +159,7 @@ func (c *counter) work(ctx context.Context, own *arrived) {
 		home = *h
 	}
 	home = context.WithoutCancel(home) // when the gateway ends, earlier calls continue to wait
-	retry := backoff.Backoff{Base: shortPause, Cap: longPause}
+	retry := backoff.Backoff{Base: shortPause, Cap: longPause, Rand: func(n int64) int64 { return int64(c.random(own.agent) * float64(n)) }}
 	for {
 		timer := time.NewTimer(linger)
 		select {

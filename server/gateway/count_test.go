@@ -63,7 +63,7 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *counting {
 	must(t, err)
 	s.terms, err = terms.Read(r.Plan, r.PlanBlob, r.Fleet)
 	must(t, err)
-	s.counter = newCounter(&Config{Ledger: l, Wake: func(run string) { s.woken <- run }, Log: slog.New(slog.DiscardHandler)}, newMirror(nil, func() string { return "" }), newMetrics(prometheus.NewRegistry()))
+	s.counter = newCounter(&Config{Ledger: l, Random: func(string) float64 { return 0 }, Wake: func(run string) { s.woken <- run }, Log: slog.New(slog.DiscardHandler)}, newMirror(nil, func() string { return "" }), newMetrics(prometheus.NewRegistry()))
 	return s
 }
 

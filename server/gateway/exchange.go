@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -378,11 +377,7 @@ func (g *Gateway) pace(busy bool, agent string) time.Duration {
 		p = min(g.Pace.Of(min(g.agents.Load(), g.asked.Load())), most)
 	}
 	p = g.gate.stretched(p, most)
-	random := rand.Float64()
-	if g.Random != nil {
-		random = g.Random(agent)
-	}
-	return time.Duration(float64(p) * (0.8 + 0.4*random))
+	return time.Duration(float64(p) * (0.8 + 0.4*g.Random(agent)))
 }
 
 // verdicts returns the outcomes of pushed results. If a turn is still open, its result has not

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	mathrand "math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/backoff"
 	"loadstar/internal/connlimit"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
@@ -64,8 +66,8 @@ type Config struct {
 	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Random returns a number in [0, 1) that varies an agent's next interval. If it is nil,
-	// math/rand/v2 is used.
+	// Random returns a number in [0, 1) that varies an agent's next interval, or the delay until
+	// its result is counted in another attempt. If it is nil, math/rand/v2 is used.
 	Random func(agent string) float64
 	// Session returns a new name for the gateway's in-memory state. If it is nil, the name is
 	// random.
@@ -164,12 +166,15 @@ func New(c Config) *Gateway {
 	if c.Report == nil {
 		c.Report = access.NewLimitReport(c.Log, c.Metrics)
 	}
-	g := &Gateway{
-		Config: c, metrics: newMetrics(c.Metrics), uploads: newUploads(c.Uploads),
-		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[connlimit.Caller]*inProgress{}},
+	if c.Random == nil {
+		c.Random = func(string) float64 { return mathrand.Float64() }
 	}
 	if c.Session == nil {
 		c.Session = rand.Text
+	}
+	g := &Gateway{
+		Config: c, metrics: newMetrics(c.Metrics), uploads: newUploads(c.Uploads),
+		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[connlimit.Caller]*inProgress{}},
 	}
 	g.refuse = &refuser{log: c.Log, metrics: g.metrics}
 	g.mirror = newMirror(c.Ledger, c.Session)
@@ -211,61 +216,48 @@ func (g *Gateway) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { g.follow(ctx) })
 	defer following.Wait()
-	tick := time.NewTicker(countEvery)
-	defer tick.Stop()
 	g.count(ctx)
 	g.offers.load(ctx)
 	g.newClients.load(ctx)
 	var next, adjust time.Time
 	reports := time.Now().Add(reportsEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-			defer cancel()
-			g.storeSeen(last, g.seen.take(time.Now().Add(g.seen.every)))
-			return nil
-		case <-tick.C:
-			if time.Now().After(adjust) {
-				g.gate.adjust()
-				adjust = time.Now().Add(min(g.pace(true, ""), adjustWithin))
-			}
-			if start := time.Now(); start.After(next) {
-				g.count(ctx)
-				// Counting millions of rows takes a while, so spend at most a twentieth of the time
-				// on counting.
-				next = time.Now().Add(20 * time.Since(start))
-			}
-			g.offers.load(ctx)
-			g.newClients.load(ctx)
-			g.uploads.expire(time.Now())
-			g.storeSeen(ctx, g.seen.take(time.Now()))
-			if time.Now().After(reports) {
-				reports = time.Now().Add(reportsEvery)
-				if err := g.Ledger.Reports.DropOldReports(ctx, g.Ledger.Now()); err != nil && ctx.Err() == nil {
-					g.Log.Warn("cannot delete old reports", "error", err)
-				}
+	for backoff.Sleep(ctx, countEvery) == nil {
+		if time.Now().After(adjust) {
+			g.gate.adjust()
+			adjust = time.Now().Add(min(g.pace(true, ""), adjustWithin))
+		}
+		if start := time.Now(); start.After(next) {
+			g.count(ctx)
+			// Counting millions of rows takes a while, so spend at most a twentieth of the time
+			// on counting.
+			next = time.Now().Add(20 * time.Since(start))
+		}
+		g.offers.load(ctx)
+		g.newClients.load(ctx)
+		g.uploads.expire(time.Now())
+		g.storeSeen(ctx, g.seen.take(time.Now()))
+		if time.Now().After(reports) {
+			reports = time.Now().Add(reportsEvery)
+			if err := g.Ledger.Reports.DropOldReports(ctx, g.Ledger.Now()); err != nil && ctx.Err() == nil {
+				g.Log.Warn("cannot delete old reports", "error", err)
 			}
 		}
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	g.storeSeen(last, g.seen.take(time.Now().Add(g.seen.every)))
+	return nil
 }
 
 // follow keeps the copies in memory up to date until ctx ends, and then ends held calls.
 func (g *Gateway) follow(ctx context.Context) {
-	tick := time.NewTicker(readEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
+	for more := true; more; more = backoff.Poll(ctx, readEvery, &g.Woken) {
 		began := time.Now()
 		if stamp, err := g.mirror.refresh(ctx); err == nil {
 			if g.trust.check(stamp, began) {
 				g.mirror.wakeAll() // the agent of a held call may be revoked
 			}
 		} // without fresh copies, the gateway queries the ledger
-		select {
-		case <-g.Woken:
-		case <-tick.C:
-		case <-ctx.Done():
-		}
 	}
 	g.ending.Store(true)
 	g.mirror.wakeAll()
