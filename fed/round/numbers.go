@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"loadstar/fed"
 	"loadstar/fed/exact"
@@ -59,6 +60,10 @@ func ReadFloats(x []float32, b []byte) []float32 {
 		x = make([]float32, n)
 	} else {
 		x = x[:n]
+	}
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 { // the encoding equals the layout in memory
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)), b)
+		return x
 	}
 	for i := range x {
 		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))

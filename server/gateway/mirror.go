@@ -130,15 +130,8 @@ func (m *mirror) refresh(ctx context.Context) (revocations int64, err error) {
 // replace replaces the leases of a run, and wakes the held calls of agents that have leases in
 // it.
 func (m *mirror) replace(run string, leases []ledger.OpenLease) {
-	for agent, of := range m.agents {
-		for t := range of.tasks {
-			if t.Run == run {
-				delete(of.tasks, t)
-			}
-		}
-		if len(of.tasks) == 0 && !of.unknown {
-			delete(m.agents, agent)
-		}
+	for _, of := range m.agents {
+		maps.DeleteFunc(of.tasks, func(t ledger.Turn, _ ledger.Task) bool { return t.Run == run })
 	}
 	for _, l := range leases {
 		if !m.gone[l.Turn] {
@@ -150,6 +143,8 @@ func (m *mirror) replace(run string, leases []ledger.OpenLease) {
 		m.of(agent).unknown = true // the requested leases may be newer or older
 		m.wake(agent)
 	}
+	// Last, because most agents have leases in the next round too.
+	maps.DeleteFunc(m.agents, func(_ string, of *leasesOf) bool { return len(of.tasks) == 0 && !of.unknown })
 }
 
 func (m *mirror) of(agent string) *leasesOf {

@@ -8,7 +8,9 @@ import (
 	"hash/crc32"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -60,7 +62,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var rowTexts sync.Pool // of *[]byte
 
 // RowSum returns the checksum of a row. An empty text, an empty blob and NULL have the same
-// checksum.
+// checksum. Neither RowSum nor CheckRow passes values to package fmt, because callers would then
+// have to allocate memory for each value.
 func RowSum(table string, values ...any) int64 {
 	buffer, ok := rowTexts.Get().(*[]byte)
 	if !ok {
@@ -95,7 +98,7 @@ func RowSum(table string, values ...any) int64 {
 		case nil:
 			number('s', 0)
 		default:
-			panic(fmt.Sprintf("no checksum of a %T", value))
+			panic("no checksum of a " + reflect.TypeOf(value).String())
 		}
 	}
 	return int64(crc32.Update(sum, castagnoli, text))
@@ -109,9 +112,14 @@ func CheckRow(table string, stored int64, values ...any) error {
 	if RowSum(table, values...) == stored {
 		return nil
 	}
-	keys := make([]string, SummedTables[table].keys)
-	for i := range keys {
-		keys[i] = fmt.Sprint(values[i])
+	var keys []string
+	for _, value := range values[:SummedTables[table].keys] {
+		switch x := value.(type) {
+		case int64:
+			keys = append(keys, strconv.FormatInt(x, 10))
+		case string:
+			keys = append(keys, x)
+		}
 	}
 	return fmt.Errorf("%w: table %s, row %s: its checksum is wrong", ErrDamaged, table, strings.Join(keys, " "))
 }
