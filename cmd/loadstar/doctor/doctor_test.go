@@ -73,7 +73,7 @@ func TestRunning(t *testing.T) {
 	c := Config{Dir: dir, Operator: dir, Ports: []Port{{"listen", "127.0.0.1:1"}, {"watch", "127.0.0.1:1"}}}
 	all := Run(t.Context(), c)
 	want(t, all, "folder", finding.OK, "a server is running")
-	want(t, all, "port "+watch, finding.OK, "as the running server noted for watch")
+	want(t, all, "port "+watch, finding.OK, "as the running server recorded for watch")
 	want(t, all, "ready", finding.OK, "ready")
 	if text := fmt.Sprint(all); strings.Contains(text, "127.0.0.1:1:") {
 		t.Errorf("an address of the configuration was checked: %s", text)
@@ -113,7 +113,7 @@ func TestAgent(t *testing.T) {
 		"mqtt: {broker: \"mqtt://127.0.0.1:1\"}\n")
 	all := Run(t.Context(), Config{Agent: path})
 	want(t, all, "configuration", finding.OK, "no mistakes")
-	want(t, all, "server", finding.OK, "none was joined")
+	want(t, all, "server", finding.OK, "the agent has joined no server")
 	want(t, all, "readings", finding.Warn, "no readings yet")
 	want(t, all, "broker", finding.Fail, "127.0.0.1:1")
 }
