@@ -25,7 +25,8 @@ type Config struct {
 	Quorum  float64         `yaml:"quorum" about:"minimum share of the members of each cell in a sum"`
 	Cell    int64           `yaml:"cell" about:"members of a cell on average; a fleet below twice this number is one cell"`
 	Age     config.Duration `yaml:"age" about:"time from a member's enrolment to its first sum"`
-	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper invite'; server: whoever the server says is a member"`
+	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper
+invite'; server: the server names the members"`
 	Plans   string          `yaml:"plans" about:"any, or approved: only plans that 'loadstar keeper approve' has named"`
 	Daily   int64           `yaml:"daily" about:"maximum number of rounds released in a day; 0 means no limit"`
 }

@@ -11,7 +11,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestCheckPrivatePlan checks that the check of a private plan names what the agent's policy
+// TestCheckPrivatePlan checks that the output for a private plan states what the agent's policy
 // requires of keepers.
 func TestCheckPrivatePlan(t *testing.T) {
 	dir := t.TempDir()

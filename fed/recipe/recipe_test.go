@@ -170,7 +170,7 @@ func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 		return
 	}
 	if path == "start" && StartsOnServerData(p) || path == "privacy.mode" || path == "privacy.keepers" {
-		return // other settings depend on it
+		return // other settings depend on this one
 	}
 	v := field(p, path)
 	switch x := v.Addr().Interface().(type) {

@@ -79,7 +79,7 @@ func TestRunning(t *testing.T) {
 		t.Errorf("an address of the configuration was checked: %s", text)
 	}
 	s.Close()
-	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nobody listens")
+	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nothing listens there")
 }
 
 // TestClock compares the clock with those of servers whose clocks are wrong.
@@ -91,7 +91,7 @@ func TestClock(t *testing.T) {
 		x := &examination{}
 		x.server(t.Context(), s.URL, s.Client())
 		want(t, x.List, "clock", level, "the server's")
-		want(t, x.List, "server", finding.OK, "answers after")
+		want(t, x.List, "server", finding.OK, "responded after")
 		s.Close()
 		x = &examination{}
 		x.server(t.Context(), s.URL, s.Client())
