@@ -16,7 +16,7 @@ import (
 // ConfigName is the name of the file in a keeper's folder.
 const ConfigName = "keeper.yaml"
 
-// Config is the content of keeper.yaml. The tag about describes each key for people.
+// Config is the content of keeper.yaml. The tag about describes a key for users.
 type Config struct {
 	Fleet   string          `yaml:"fleet" about:"name of the fleet whose members' keys the keeper holds"`
 	Listen  string          `yaml:"listen" about:"address for the server"`
@@ -25,8 +25,7 @@ type Config struct {
 	Quorum  float64         `yaml:"quorum" about:"minimum share of the members of each cell in a sum"`
 	Cell    int64           `yaml:"cell" about:"members of a cell on average; a fleet below twice this number is one cell"`
 	Age     config.Duration `yaml:"age" about:"time from a member's enrolment to its first sum"`
-	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper
-invite'; server: the server names the members"`
+	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper invite'; server: the server names the members"`
 	Plans   string          `yaml:"plans" about:"any, or approved: only plans that 'loadstar keeper approve' has named"`
 	Daily   int64           `yaml:"daily" about:"maximum number of rounds released in a day; 0 means no limit"`
 }
@@ -87,7 +86,7 @@ func (c *Config) Pins() (pins []member.Pin, err error) {
 	return pins, nil
 }
 
-// Options returns what [Open] needs.
+// Options returns the options for [Open].
 func (c *Config) Options() Options {
 	return Options{
 		Fleet: c.Fleet, Approved: c.Plans == "approved", Daily: c.Daily,

@@ -29,9 +29,7 @@ type Config struct {
 	Dir       string   `yaml:"dir" about:"the server's folder"`
 	Roles     []string `yaml:"roles,flow" about:"roles of this process: gateway, coordinator"`
 	Listen    string   `yaml:"listen" about:"address for agents and operators"`
-	Operators string   `yaml:"operators" about:"separate address for operators, whose connections agents
-and strangers cannot use up; empty means that operators use the address for
-agents"`
+	Operators string   `yaml:"operators" about:"separate address for operators, whose connections agents and strangers cannot use up; empty means that operators use the address for agents"`
 	Hosts     []string `yaml:"hosts,flow" about:"names and IP addresses of the server, for its certificate"`
 	Watch     string   `yaml:"watch" about:"address for /metrics, /healthz, /readyz and /limited; empty to disable"`
 	Notify    string   `yaml:"notify" about:"address that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC gets the format of ntfy; empty to disable"`
@@ -52,11 +50,8 @@ type Store struct {
 	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's folder"`
 	BlobsCA      string          `yaml:"blobs_ca" about:"file with the certificate authorities of the S3 store; empty means the system's authorities"`
 	AllowLoss    bool            `yaml:"allow_loss" about:"start even if a setting of the database or the disk can cause the loss of counted updates"`
-	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which the server keeps receipts and
-declines of merged rounds, and the members of ended runs; 0s keeps them
-indefinitely"`
-	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the server keeps entries of the audit
-log; 0s keeps them indefinitely"`
+	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which the server keeps receipts and declines of merged rounds, and the members of ended runs; 0s keeps them indefinitely"`
+	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the server keeps entries of the audit log; 0s keeps them indefinitely"`
 	Revocations  string          `yaml:"revocations" about:"file with the list of all revocations, which a restore needs; empty means revocations.jsonl in the server's folder"`
 }
 
@@ -102,21 +97,17 @@ type Web struct {
 	Listen      string `yaml:"listen" about:"address for the dashboard, such as 127.0.0.1:7445; empty to disable"`
 	CertFile    string `yaml:"cert_file" about:"file with the certificate of the dashboard (PEM), which can be renewed while the server runs"`
 	KeyFile     string `yaml:"key_file" about:"file with the key of the dashboard's certificate (PEM)"`
-	BehindProxy bool   `yaml:"behind_proxy" about:"true if a proxy in front of the dashboard terminates
-TLS"`
-	URL         string `yaml:"url" about:"address of the dashboard for browsers, used in links; empty
-means the address in listen"`
+	BehindProxy bool   `yaml:"behind_proxy" about:"true if a proxy in front of the dashboard terminates TLS"`
+	URL         string `yaml:"url" about:"address of the dashboard for browsers, used in links; empty means the address in listen"`
 	ReadOnly    bool   `yaml:"read_only" about:"refuse all changes from the dashboard"`
 	OIDC        OIDC   `yaml:"oidc"`
 }
 
 // OIDC configures an OpenID Connect provider.
 type OIDC struct {
-	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider through which users
-can sign in to the dashboard"`
+	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider through which users can sign in to the dashboard"`
 	ClientID         string   `yaml:"client_id" about:"client ID of this server at the provider"`
-	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the client secret that the provider
-issued; empty means a public client"`
+	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the client secret that the provider issued; empty means a public client"`
 	Claim            string   `yaml:"claim" about:"claim of the ID token that determines the role"`
 	Roles            []string `yaml:"roles,flow" about:"values of the claim for each role, such as [viewer=staff, operator=grid, admin=it]"`
 }
