@@ -120,7 +120,7 @@ func (w *Watcher) once(ctx context.Context) {
 	}
 	state := append(w.State(inner), w.integrity(inner)...)
 	if ctx.Err() != nil {
-		return // a server that is ending closes its stores
+		return // a server that shuts down closes its stores
 	}
 	w.note(state, true)
 	if w.Notify != nil {
@@ -232,7 +232,7 @@ func (w *Watcher) expiries() map[string]time.Time {
 	}
 	issuers, err := pki.Issuers(w.PKI)
 	if err != nil {
-		return all // the checks report it
+		return all // the checks report this
 	}
 	for _, i := range issuers {
 		if i.Signs {

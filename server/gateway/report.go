@@ -33,7 +33,7 @@ type reports struct {
 	ledger  *directory.Reports
 	offers  *offers
 	refuse  *refuser
-	clients int  // maximum of an agent
+	clients int  // maximum number of clients of an agent
 	region  bool // the hub also needs the reports
 
 	mu   sync.Mutex
