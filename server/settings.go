@@ -90,11 +90,11 @@ func (s *server) markRunning() (undo func(), err error) {
 		return nil, err
 	}
 	if disk.TryLock(f) != nil {
-		return func() {}, f.Close() // another process with the same folder and roles
+		return func() {}, f.Close() // another process with the same folder and roles is running
 	}
 	s.running, s.unclean = f, there
 	return func() {
-		if there { // a later start must also report it
+		if there { // a later start must also report the unclean end
 			_ = s.running.Close() // the file contains no data that must be kept
 			s.running = nil
 		}
@@ -166,7 +166,7 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 	defer cancel()
 	store, schema, err := sqlstore.OpenToLook(call, s.Database)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // not a missing socket
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // the error must not concern a missing socket
 		all.OK(check, "there is no database yet; loadstar serve makes it")
 		return all
 	case errors.Is(err, sqlstore.ErrDamaged):

@@ -259,7 +259,7 @@ func (a *Authority) issue(by *issuer, key any, who Identity, ttl time.Duration) 
 		return nil, err
 	}
 	return a.sign(by, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: who.ID}, // for people; programs read the URI
+		Subject:     pkix.Name{CommonName: who.ID}, // for humans; programs read the URI
 		URIs:        []*url.URL{who.uri()},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, key, ttl)

@@ -136,8 +136,8 @@ func TestSettleRows(t *testing.T) {
 }
 
 // TestSettleDurations checks that durations become numbers of steps of the fleet's readings, so
-// that server and agents agree on these numbers. When a plan is submitted, steps of an hour are
-// assumed.
+// that server and agents agree on these numbers. When a plan is submitted, the server assumes
+// steps of an hour.
 func TestSettleDurations(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense, targets: 24h, inputs: [recent, calendar]}\n")
 	if err := Federated(p, false); err != nil {
