@@ -42,7 +42,7 @@ func ReadConfig(dir string) (c Config, err error) {
 	path := filepath.Join(dir, ConfigName)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("%s has no keeper: make one with 'loadstar keeper init'", dir)
+		return c, fmt.Errorf("%s has no keeper: create one with 'loadstar keeper init'", dir)
 	}
 	if err != nil {
 		return c, err

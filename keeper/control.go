@@ -139,7 +139,7 @@ func Ask(ctx context.Context, dir string, c Command) (Reply, error) {
 	return r, errors.Join(err, k.Close())
 }
 
-var errNotRunning = errors.New("the keeper does not run")
+var errNotRunning = errors.New("the keeper is not running")
 
 func askRunning(ctx context.Context, socket string, c Command) (r Reply, err error) {
 	body, err := json.Marshal(c)

@@ -91,7 +91,7 @@ func (ms *membership) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
 		}
 		if has, ok := ms.ring.keys[agent]; ok && m.Serial != 0 && has.Serial == m.Serial {
 			if !same(&has, &row) {
-				return nil, refuse(ruleMember, "%s has another key: the keeper's people can reset it", agent)
+				return nil, refuse(ruleMember, "%s has another key: the keeper's administrators can reset it", agent)
 			}
 			return member.NewReceipt(&key, ms.options.Fleet, agent, ms.pin, m.Cell, m.Since), nil
 		}
@@ -169,7 +169,7 @@ func findCode(tx *bolt.Tx, hash []byte, now int64) (*codeRow, error) {
 	case err != nil:
 		return nil, err
 	case !found || r.Uses < 1:
-		return nil, refuse(ruleInvitation, "the invitation is unknown or used: ask the keeper's people for one")
+		return nil, refuse(ruleInvitation, "the invitation is unknown or used: ask the keeper's administrators for an invitation")
 	case r.Until < now:
 		return nil, refuse(ruleInvitation, "the invitation ended at %s", time.Unix(r.Until, 0).UTC().Format(time.RFC3339))
 	}

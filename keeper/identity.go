@@ -23,7 +23,7 @@ const identityFile = "identity.pem"
 func Create(dir string) (member.Pin, error) {
 	path := filepath.Join(dir, identityFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return member.Pin{}, errors.Join(err, fmt.Errorf("%s has a keeper already", dir))
+		return member.Pin{}, errors.Join(err, fmt.Errorf("%s already has a keeper", dir))
 	}
 	if err := mtls.MakeDir(dir); err != nil {
 		return member.Pin{}, err
@@ -43,7 +43,7 @@ func readIdentity(dir string) (ed25519.PrivateKey, error) {
 	path := filepath.Join(dir, identityFile)
 	text, err := mtls.ReadPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no keeper: make one with 'loadstar keeper init'", dir)
+		return nil, fmt.Errorf("%s has no keeper: create one with 'loadstar keeper init'", dir)
 	}
 	if err != nil {
 		return nil, err

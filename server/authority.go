@@ -54,7 +54,7 @@ func (s *server) newLedger(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	has := fmt.Sprintf("agents have joined that trust another one (%d)", n)
+	has := fmt.Sprintf("agents have joined that trust another authority (%d)", n)
 	if n == 0 {
 		c, err := s.ledger.Users.UserCertificates(ctx, 1, time.Now())
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *server) newLedger(ctx context.Context, dir string) error {
 		if len(c) == 0 {
 			return nil
 		}
-		has = fmt.Sprintf("the ledger has certificates of another one, the newest of user %s", c[0].User)
+		has = fmt.Sprintf("the ledger has certificates of another authority, the newest of user %s", c[0].User)
 	}
 	return fmt.Errorf("%s has no certificate authority, but %s: copy the folder from another gateway, without the root's key, or restore it from a backup; to let all agents join again, create one with: loadstar pki init --dir %s", dir, has, s.Dir)
 }

@@ -241,7 +241,7 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	}
 	switch private := recipe.Private(plan); {
 	case private && p.Private == PrivateNever:
-		reasons = append(reasons, "the plan is private, and this agent trains only plain ones (policy.private)")
+		reasons = append(reasons, "the plan is private, and this agent trains only plain plans (policy.private)")
 	case !private && p.Private == PrivateRequire:
 		reasons = append(reasons, "the plan is not private: the server would see each update (policy.private)")
 	}
@@ -273,7 +273,7 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 		below("least_fleet", "the number of clients in the run", fleet, p.LeastFleet)
 	}
 	if !p.ShareLosses && recipe.NeedsOf(plan).Loss {
-		reasons = append(reasons, fmt.Sprintf("algorithm %s needs the clients' losses, which may not leave (policy.share_losses)", plan.Algorithm))
+		reasons = append(reasons, fmt.Sprintf("algorithm %s needs the clients' losses, which must not leave the agent (policy.share_losses)", plan.Algorithm))
 	}
 	if _, problem := recipe.StepLimit(plan); problem != "" && p.MostStep > 0 {
 		reasons = append(reasons, fmt.Sprintf("the weights cannot be checked: %s (policy.most_step)", problem))
@@ -292,7 +292,7 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 		reasons = append(reasons, fmt.Sprintf("client.optimizer is %s, allowed are %s (policy.optimizers)", c.Optimizer, strings.Join(p.Optimizers, ", ")))
 	}
 	if p.MostEpsilon > 0 && c.Epsilon > p.MostEpsilon {
-		reasons = append(reasons, fmt.Sprintf("client.epsilon is %g, the most is %g (policy.most_epsilon)", c.Epsilon, p.MostEpsilon))
+		reasons = append(reasons, fmt.Sprintf("client.epsilon is %g, the maximum is %g (policy.most_epsilon)", c.Epsilon, p.MostEpsilon))
 	}
 	rate, setting := c.Rate, "client.lr"
 	switch {

@@ -29,7 +29,7 @@ const (
 func (p *Policy) CheckStart(want, got []float32) string {
 	if p.MostStep > 0 {
 		if _, most := distance(want, got); !(most <= sameStart) {
-			return "version 0 is not the one that follows from the plan's seed (policy.most_step)"
+			return "version 0 differs from the weights that follow from the plan's seed (policy.most_step)"
 		}
 	}
 	return ""
@@ -47,12 +47,12 @@ func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version in
 	steps := float64(last - first)
 	norm, coordinate := distance(old, weights)
 	if most := min(steps, farVersions) * p.MostStep; !(norm <= most) {
-		return fmt.Sprintf("version %d is %.3g away from version %d, the most is %g (policy.most_step)", version, norm, before, most)
+		return fmt.Sprintf("version %d is %.3g away from version %d, the maximum is %g (policy.most_step)", version, norm, before, most)
 	}
 	// The limit never increases with the version, so the limit of the first version is the
 	// largest.
 	if most := steps * limit(first); !(coordinate <= most*(1+rounding)) {
-		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the most is %.3g (policy.most_step)", version, coordinate, before, most)
+		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the maximum is %.3g (policy.most_step)", version, coordinate, before, most)
 	}
 	return ""
 }

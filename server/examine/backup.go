@@ -62,7 +62,7 @@ func (c *Config) backup(all *finding.List) {
 	b, err := LastBackup(c.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && c.isNew():
-		all.OK(check, "none was made of this new server yet")
+		all.OK(check, "this new server has no backup yet")
 	case errors.Is(err, fs.ErrNotExist):
 		all.Warn(check, do, "there is no backup of %s", c.Dir)
 	case err != nil:

@@ -184,7 +184,7 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 		all.OK("agents", "%d of %d were seen in the last %s", f.Agents-f.Quiet, f.Agents, quiet)
 	}
 	if err == nil && f.Expiring > 0 {
-		all.Warn("agents' certificates", "check that these agents run and reach the server, because a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
+		all.Warn("agents' certificates", "check that these agents run and reach the server, because a running agent renews its certificate", "%d expire within %s", f.Expiring, agentWarning)
 	}
 }
 
@@ -234,7 +234,7 @@ func (c *Config) versions(ctx context.Context, all *finding.List) {
 	var others []string
 	for _, v := range slices.Sorted(maps.Keys(seen)) {
 		if v != c.Version {
-			others = append(others, fmt.Sprintf("%d have %s", seen[v], cmp.Or(v, "a version that they do not say")))
+			others = append(others, fmt.Sprintf("%d have %s", seen[v], cmp.Or(v, "an unknown version")))
 		}
 	}
 	if len(others) == 0 {

@@ -50,7 +50,7 @@ func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits f
 		q = &v1.KeeperReleaseRequest{Round: q.Round}
 		for i, at := range chosen {
 			if at < 0 || at >= int64(len(all)) || i > 0 && chosen[i-1] >= at {
-				return nil, nil, &Refused{k.Name, "chosen", "it chooses results that are not there"}
+				return nil, nil, &Refused{k.Name, "chosen", "it chooses results that do not exist"}
 			}
 			q.Results = append(q.Results, all[at])
 		}
@@ -254,7 +254,7 @@ func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, i
 		for i, r := range results {
 			n := len(r.Products)
 			if len(left) < n {
-				return nil, &Refused{k.Name, "products", "it left some out"}
+				return nil, &Refused{k.Name, "products", "it left out some results"}
 			}
 			reduced[i], left = &v1.CheckedResult{Result: r.Result, Products: left[:n]}, left[n:]
 		}
@@ -262,7 +262,7 @@ func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, i
 	}
 	a, err := decides.check(ctx, &v1.KeeperCheckRequest{Round: in, Results: results})
 	if err == nil && len(a.Accepted) != len(results) {
-		err = &Refused{decides.Name, "results", "it did not judge all of them"}
+		err = &Refused{decides.Name, "results", "it did not judge all results"}
 	}
 	return a.GetAccepted(), err
 }

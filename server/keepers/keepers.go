@@ -137,7 +137,7 @@ func New(ctx context.Context, c Config) (*Set, error) {
 			return nil, fmt.Errorf("there are two keepers %s", a.Name)
 		}
 		names[a.Name] = true
-		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it was not asked yet")}
+		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it has not been asked yet")}
 		client, err := c.clientOf(a)
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
@@ -299,7 +299,7 @@ func (s *Set) Approved(names []string, plan string) error {
 		case asked:
 			return fmt.Errorf("keeper %s was asked whether it allows plan %s", k.Name, plan)
 		case withheld:
-			return fmt.Errorf("keeper %s has not approved plan %s yet; its people do this with 'loadstar keeper approve'", k.Name, plan)
+			return fmt.Errorf("keeper %s has not approved plan %s yet; its administrators do this with 'loadstar keeper approve'", k.Name, plan)
 		}
 	}
 	return nil
@@ -346,7 +346,7 @@ func (k *keeper) current(epoch, newest int64) error {
 		return nil
 	}
 	k.set.back.WithLabelValues(k.Name).Inc()
-	k.set.Log.Error("a keeper has started earlier than one with its identity that answered before: its folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
+	k.set.Log.Error("a keeper with the same identity that started later has answered before: the folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
 	return errors.New("its folder was copied, or restored from a backup: a keeper with its identity that started later has answered before")
 }
 

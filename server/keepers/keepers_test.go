@@ -176,7 +176,7 @@ func TestApproved(t *testing.T) {
 		t.Errorf("before it was asked: %q", text)
 	}
 	ask()
-	if text := why("p"); !strings.Contains(text, "has not approved plan p yet; its people do this with 'loadstar keeper approve'") {
+	if text := why("p"); !strings.Contains(text, "has not approved plan p yet; its administrators do this with 'loadstar keeper approve'") {
 		t.Errorf("after it has withheld its approval: %q", text)
 	}
 	a.allows.Store(true)

@@ -157,7 +157,7 @@ func (p *postgres) judge(all *finding.List) {
 	p.judgeStandbys(all)
 	switch {
 	case p.ignore == "on" || p.zero == "on":
-		all.Fail("database's checksums", "set ignore_checksum_failure = off and zero_damaged_pages = off", "PostgreSQL is told to go on with damaged pages (ignore_checksum_failure=%s, zero_damaged_pages=%s)", p.ignore, p.zero)
+		all.Fail("database's checksums", "set ignore_checksum_failure = off and zero_damaged_pages = off", "PostgreSQL is configured to continue with damaged pages (ignore_checksum_failure=%s, zero_damaged_pages=%s)", p.ignore, p.zero)
 	case p.checksums != "on":
 		all.Warn("database's checksums", "stop PostgreSQL and run pg_checksums --enable", "data_checksums is off, so damage of the disk is not detected")
 	default:
@@ -238,11 +238,11 @@ func (s *Store) Integrity(ctx context.Context) (all finding.List, err error) {
 		}
 		switch {
 		case failures.Int64 > 0:
-			all.Fail(check, "restore from a standby or a backup, and replace the disk", "PostgreSQL has met %d pages with a wrong checksum", failures.Int64)
+			all.Fail(check, "restore from a standby or a backup, and replace the disk", "PostgreSQL has encountered %d pages with a wrong checksum", failures.Int64)
 		case !failures.Valid:
 			all.OK(check, "not known, because data_checksums is off")
 		default:
-			all.OK(check, "PostgreSQL has met no page with a wrong checksum")
+			all.OK(check, "PostgreSQL has encountered no page with a wrong checksum")
 		}
 		return all, nil
 	}

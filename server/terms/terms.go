@@ -362,7 +362,7 @@ func (t *Terms) prepareSum(r *Result) error {
 		return err
 	}
 	if n != len(r.Shares) || total != weight {
-		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares say %d of weight %d", n, total, len(r.Shares), weight)
+		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares state %d of weight %d", n, total, len(r.Shares), weight)
 	}
 	if err := t.limitSum(r, weights, &own.Sums()[0]); err != nil {
 		return err

@@ -48,7 +48,7 @@ func (o *OIDC) Check() error {
 	case o.Claim == "":
 		return errors.New("web.oidc.claim is empty: want the claim that decides the role, such as groups")
 	case len(o.Roles) == 0:
-		return fmt.Errorf("web.oidc.roles is missing: without it nobody may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
+		return fmt.Errorf("web.oidc.roles is missing: without it no user may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
 	}
 	return nil
 }
