@@ -50,7 +50,7 @@ func TestCheckStep(t *testing.T) {
 		{name: "all weights too far", weights: moved(2.01 / 100), to: 1, large: true, want: "version 1 is 2.01 away from version 0, the maximum is 2"},
 		{name: "15 versions", weights: moved(0.2999), to: 15, large: true},
 		{name: "15 versions too far", weights: moved(0.31), to: 15, large: true, want: "the maximum is 30"},
-		{name: "a run that one meets late", weights: moved(0.33), to: 1000, large: true, want: "the most is 32"},
+		{name: "a run that one meets late", weights: moved(0.33), to: 1000, large: true, want: "the maximum is 32"},
 		{name: "a lower learning rate", weights: one(0.004), from: 8, to: 9, late: true, want: "a weight of version 9"},
 		{name: "an earlier learning rate", weights: one(0.004), from: 0, to: 1, late: true},
 		{name: "not a number", weights: one(float32(math.NaN())), to: 1, want: "version 1"},

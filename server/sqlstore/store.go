@@ -42,7 +42,7 @@ type Store struct {
 	Ungated Querier // DB without its gate
 	SQLite  bool
 	path    string // path of SQLite's file
-	// checked means that the variable of this name counts the store.
+	// checked is true while the package variable of this name counts the store.
 	checked bool
 	witness struct {
 		sync.Mutex

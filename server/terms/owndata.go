@@ -146,7 +146,7 @@ func (d *OwnData) TrainStart(ctx context.Context, s *setup.Setup, interval time.
 	return s.TrainStart(ctx, d.kernel, examples)
 }
 
-// examples returns the examples for a plan. There must be enough of them for a batch.
+// examples returns the examples for a plan. It returns an error if they are fewer than a batch.
 func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
 	if d == nil {
 		return nil, MissingOwnData(s.Plan)

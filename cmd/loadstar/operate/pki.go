@@ -285,8 +285,8 @@ func newPKIRetire(dir *string) *cobra.Command {
 		Long: `Stop trusting the previous issuer and, if the rotation replaced the root, the
 previous root. From then on, the server refuses certificates that the issuer
 signed. The command asks the server for the number of agents and users that
-still have such certificates, and fails unless there are none. By default it
-uses the credentials in DIR/operator.
+still have such certificates, and fails if there are any. By default it uses the
+credentials in DIR/operator.
 
 With --force, the command retires the issuer anyway, even while the server is
 not running. An agent that did not call during the whole rotation must then join
