@@ -153,7 +153,7 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	for _, need := range f.Model.Problem.Names() {
 		switch {
 		case need == "holidays" && country == "":
-			return errors.New("it knows public holidays; write the country of the site, such as site: {country: DE}")
+			return errors.New("it uses public holidays; set the country of the site, such as site: {country: DE}")
 		case (need == "temperature" || need == "wind") && c.Weather.Address == "":
 			say("model %s reads the weather column %s: set weather.address, or send weather to the inbox or to /v1/weather", f.Model.Plan.Name, need)
 		}

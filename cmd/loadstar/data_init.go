@@ -56,7 +56,7 @@ and writes nothing if that fails.`,
 	f.Lookup("column").DefValue = ""
 	f.StringSliceVar(&format.Ignore, "ignore", nil, "columns that are not meters, in a table with a column per meter")
 	f.StringVar(&format.Date, "date", "", "date format, such as dd.mm.yyyy")
-	f.StringVar(&format.Sheet, "sheet", "", "sheet of a spreadsheet (default the first that has dates)")
+	f.StringVar(&format.Sheet, "sheet", "", "sheet of a spreadsheet (default the first sheet with dates)")
 	f.StringVar(&format.Decimal, "decimal", "", "decimal separator: . or ,")
 	f.StringVar(&format.Delimiter, "delimiter", "", "separator of fields: , ; | or tab")
 	f.StringVar(&format.Encoding, "encoding", "", "encoding: "+strings.Join(table.Encodings(), ", "))

@@ -1,8 +1,8 @@
-// Package pki manages the server's certificates. It has an authority with an offline root
-// and an online issuer, the server's own certificate, and the identity of a connection's
-// peer. Agents' certificates are valid for days. This package does not revoke
-// certificates. The handler of a call asks the ledger whether the caller or its
-// certificate is revoked.
+// Package pki manages the server's certificates. It contains an authority with an offline root
+// and an online issuer, issues the server's own certificate, and identifies the peers of
+// connections. Agents' certificates are valid for days. This package does not revoke
+// certificates. The handler of a call asks the ledger whether the caller or its certificate is
+// revoked.
 package pki
 
 import (

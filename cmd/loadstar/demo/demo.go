@@ -114,7 +114,7 @@ type Killed struct {
 	Back    bool    `json:"back"`
 	Seconds float64 `json:"seconds"` // time until it was back
 	// Missed is the number of its clients' updates that were not counted, and CountedAfter the
-	// number of those that were counted. Both numbers begin with the round in which the agent
+	// number of those that were counted. Both numbers count from the round in which the agent
 	// was killed.
 	Missed       int64 `json:"missed"`
 	CountedAfter int64 `json:"counted_after"`

@@ -2060,7 +2060,7 @@ func (x *Share) GetControlNorm() float64 {
 // of integers are exact.
 type Evaluation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Clients       int64                  `protobuf:"varint,1,opt,name=clients,proto3" json:"clients,omitempty"`                            // clients in the sum, without clients that have no validation examples
+	Clients       int64                  `protobuf:"varint,1,opt,name=clients,proto3" json:"clients,omitempty"`                            // number of clients in the sum, which excludes clients without validation examples
 	RelativeMae   int64                  `protobuf:"varint,2,opt,name=relative_mae,json=relativeMae,proto3" json:"relative_mae,omitempty"` // sum of the clients' MAEs relative to their reference forecasts, in millionths
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
