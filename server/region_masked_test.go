@@ -181,8 +181,8 @@ func sharesOf(clients ...string) (all []*v1.Share) {
 	return all
 }
 
-// TestRegionMustNotAddChecked checks that a region cannot add a result to a sum to hide it from
-// the check of norms.
+// TestRegionMustNotAddChecked checks that a region cannot hide a result from the check of norms
+// by adding it to a sum.
 func TestRegionMustNotAddChecked(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })

@@ -295,7 +295,7 @@ func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
 	return err
 }
 
-// writeWeather writes how much accuracy models lose that were trained with weather but receive
+// writeWeather writes the loss of accuracy of models that were trained with weather but receive
 // none.
 func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 	said := map[issue.Reason][]string{}

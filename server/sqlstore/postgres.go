@@ -144,9 +144,9 @@ func (s *Store) Promptly(ctx context.Context) (limited context.Context, done fun
 // PostgreSQL compares strings by the rules of a language, so it needs separate indexes for
 // this.
 //
-// Sums look like random bits, which cannot be compressed, and are deleted after seconds.
-// Without separate vacuum settings, their table would grow to a thousand times the size of its
-// content.
+// Stored sums cannot be compressed, because they look like random bits, and are deleted after
+// seconds. Without separate vacuum settings, their table would grow to a thousand times the
+// size of its content.
 func (s *Store) adaptPostgres(ctx context.Context) error {
 	if s.SQLite {
 		return nil

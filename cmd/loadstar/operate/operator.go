@@ -166,7 +166,7 @@ func plain(err error) error {
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that it runs, and --server, $LOADSTAR_SERVER or the context", c.Message()))
+		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that the server runs, and check --server, $LOADSTAR_SERVER or the context", c.Message()))
 	case c.Code() == connect.CodeDeadlineExceeded:
 		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s); try again", c.Message()))
 	}
