@@ -94,10 +94,10 @@ func TestTrap(t *testing.T) {
 		want    string // empty if the weights are trained
 	}{
 		{"version 0", 0, first, ""},
-		{"another version 0", 0, near, "version 0 is not the one that follows from the plan's seed"},
+		{"another version 0", 0, near, "version 0 differs from the weights that follow from the plan's seed"},
 		{"version 1", 1, near, ""},
 		{"a trap as version 1", 1, trap, "away from version 0"},
-		{"a trap in a run that the agent meets late", 1000, trap, "away from version 0, the most is 32"},
+		{"a trap in a run that the agent meets late", 1000, trap, "away from version 0, the maximum is 32"},
 		{"dead units", 30, dead, "slopes of"},
 		{"a saturated head", 1000, saturated, "wrong in the same direction"},
 	} {

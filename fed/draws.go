@@ -19,7 +19,7 @@ type Draws interface {
 }
 
 // Seeded derives its sources from a plan's seed. Anyone who has the plan can predict the draws,
-// so only the simulator, and the server for its own data, use it.
+// so only the simulator and, for its own data, the server use Seeded.
 type Seeded uint64
 
 // Turn implements [Draws].

@@ -32,8 +32,8 @@ type ClientID string
 // Span is a range [Lo, Hi) of the flat weight vector.
 type Span struct{ Lo, Hi int }
 
-// Task is what a client receives. All clients that receive the same version share its
-// slices, so nobody may change them.
+// Task is what a client receives. All clients that receive the same version share its slices,
+// so no client may change them.
 type Task struct {
 	// Run names the run in a fleet. It is empty in a simulation.
 	Run string
@@ -45,7 +45,7 @@ type Task struct {
 	Shared  []float32
 	// Control is SCAFFOLD's server control variate, or nil.
 	Control []float32
-	// Limits bounds the update. The client applies them, and so does the server.
+	// Limits bounds the update. Both the client and the server apply the limits.
 	Limits Limits
 }
 
@@ -69,7 +69,7 @@ type Update struct {
 	// Version is the version of the weights from which the client trained.
 	Version int
 	// Examples is the number of training examples with which the update is counted, after the
-	// limits are applied. Claimed is the number that the client claims.
+	// limits are applied. Claimed is the number before the limits.
 	Examples, Claimed int
 	// Delta is the shared weights after training minus those before training, so a server adds
 	// it to its weights. Training begins with the received weights, unless the plan lets clients
@@ -275,7 +275,7 @@ type Scheduler interface {
 	Decide(s Situation) Decision
 	// Wake returns the time at which Decide must be called even if nothing has happened by then.
 	Wake(s Situation) (at time.Duration, ok bool)
-	// Carries reports whether a client that is still training when a round closes may
-	// return its update in a later round. If not, the late update is rejected.
+	// Carries reports whether a client that is still training when a round closes may return
+	// its update in a later round. Otherwise, the late update is rejected.
 	Carries() bool
 }

@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Plan is the training configuration: model, data, clients, algorithm and settings. It is
-// one YAML file for both the simulator and fleets. fed/recipe reads it and knows each
+// Plan is the training configuration: model, data, clients, algorithm and settings. The
+// simulator and fleets use the same YAML file. fed/recipe reads the file, and defines each
 // algorithm's keys and defaults.
 type Plan struct {
 	Name string `yaml:"name"`
@@ -109,7 +109,7 @@ type Client struct {
 	// Delta is the distance between the points at which FedMeta compares gradients.
 	Delta float64 `yaml:"delta"`
 	// Query is the share of a client's training examples that the meta-learners use only
-	// after the look-ahead step. 0 means that all examples serve both steps.
+	// after the look-ahead step. 0 means that both steps use all examples.
 	Query float64 `yaml:"query"`
 }
 
@@ -204,8 +204,8 @@ type Server struct {
 type Schedule struct {
 	// Kind is synchronous, buffered or periodic.
 	Kind string `yaml:"kind"`
-	// Cohort is the number of updates wanted in a synchronous round. In other schedules it
-	// is the number of clients that train at the same time. 0 means the whole fleet.
+	// Cohort is the intended number of updates in a synchronous round. In other schedules it is
+	// the number of clients that train at the same time. 0 means the whole fleet.
 	Cohort int `yaml:"cohort"`
 	// Over is the number of additional clients to ask, as a share of the cohort. They
 	// replace clients that do not return.
@@ -228,7 +228,7 @@ type Privacy struct {
 	// Keepers are the names of the keepers that hold the keys of the masks. The server knows the
 	// keepers' addresses, and the agents know their identities.
 	Keepers []string `yaml:"keepers,flow"`
-	// Least is the smallest permitted number of agents in a sum.
+	// Least is the minimum number of agents in a sum.
 	Least int `yaml:"least"`
 	// Quorum is the minimum share of the members of each of a keeper's cells that a sum must
 	// include.

@@ -39,7 +39,7 @@ func ParseTimespan(s string) (Timespan, error) {
 // must be resolved first.
 func (s Timespan) Steps() int {
 	if s.length != 0 {
-		panic(fmt.Sprintf("fed: the plan is not resolved: nobody said how many steps %s is", s))
+		panic(fmt.Sprintf("fed: the plan is not resolved, so the number of steps in %s is unknown", s))
 	}
 	return s.steps
 }

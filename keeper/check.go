@@ -11,8 +11,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// tolerance is the highest accepted estimate of a norm, as a multiple of the limit. The
-// estimate for an update at its limit is below it in all but one of ten thousand cases.
+// tolerance is the highest accepted estimate of a norm, as a multiple of the limit. For an
+// update at its limit, the estimate is higher in only one of ten thousand cases.
 const tolerance = 1.5
 
 // unlimited is the highest accepted norm where there is no limit. The norms of all sums that a
@@ -76,13 +76,13 @@ func (k *Keeper) Check(q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error
 	return a, nil
 }
 
-// decides reports whether this keeper is the one that sees the products of updates. The other
-// keepers see only products that are still masked.
+// decides reports whether this keeper sees the products of updates. The other keepers see only
+// products that are still masked.
 func (j *judging) decides(q *v1.MaskedRound) bool {
 	return string(q.Terms.Keepers[len(q.Terms.Keepers)-1]) == string(j.pin[:])
 }
 
-// judge returns the rows of a request's results, and stores those that are new.
+// judge returns the rows of a request's results, and stores the new rows.
 func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*checkRow, error) {
 	rows, added := make([]*checkRow, len(q.Results)), map[int]bool{}
 	seen := map[string]bool{}
@@ -114,7 +114,7 @@ func (j *judging) judge(q *v1.KeeperCheckRequest, directions *mask.Seed) ([]*che
 			row, added[i] = fresh, true
 		case string(row.Request) != string(fresh.Request) || string(row.Products) != string(fresh.Products):
 			return nil, refuse(ruleCheck, "%s, part %d, was judged with other products in round %d", x.Result.Agent, x.Result.Part, q.Round.Round+1)
-		case !j.decides(q.Round): // what it answered is not stored, because it can be computed again
+		case !j.decides(q.Round): // the answer is not stored, because it can be computed again
 			j.estimate(row, q.Round, x, c, &key, directions)
 		}
 		rows[i] = row
@@ -187,7 +187,7 @@ func (s *store) judged(q *v1.MaskedRound, r *v1.MaskedResult) (row *checkRow, er
 	return row, err
 }
 
-// resultHash covers a result and everything that its mask depends on.
+// resultHash is the hash of a result and everything on which the result's mask depends.
 func resultHash(c *mask.Context, r *v1.MaskedResult) []byte {
 	member.Of(c, r)
 	return sum(c.Append(nil), r.Nonce)
@@ -201,8 +201,8 @@ func productsHash(products []uint64, directions *mask.Seed) []byte {
 	return sum(b)
 }
 
-// checkRound refuses rounds that are malformed, more than a day from today, of a plan that is
-// not approved, or not for this keeper.
+// checkRound refuses rounds that are malformed, more than a day before or after today, of a
+// plan without approval, or not for this keeper.
 func (k *Keeper) checkRound(q *v1.MaskedRound) error {
 	if err := member.CheckRound(q); err != nil {
 		return refuse(ruleRequest, "%s", err)

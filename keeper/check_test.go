@@ -15,8 +15,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// checked returns what the server sends to a keeper about a masked result. The products are
-// those for the keeper's own random vectors, which are used if it is the run's only keeper.
+// checked returns what the server sends to a keeper about a masked result. The products use the
+// keeper's own random vectors, as in a run with only this keeper.
 func (w *world) checked(k *station, q *v1.MaskedRound, p *push) *v1.CheckedResult {
 	w.t.Helper()
 	directions := w.directions(k, q)
@@ -48,7 +48,8 @@ func (w *world) ordered(q *v1.MaskedRound) (all []*station) {
 	return all
 }
 
-// check asks all keepers about results, and returns the number that the last keeper accepted.
+// check asks all keepers to check results, and returns the number of results that the last
+// keeper accepted.
 func (w *world) check(q *v1.MaskedRound, all []*push) (accepted int, err error) {
 	keepers := w.ordered(q)
 	last := keepers[len(keepers)-1]
@@ -134,7 +135,7 @@ func TestNorms(t *testing.T) {
 	for _, x := range []struct {
 		kind      string
 		update    func() []uint64
-		wrong     bool // a mask of another seed
+		wrong     bool // masked with another seed
 		low, high int
 	}{
 		{"at the limit", func() []uint64 { return w.norm(length, testLimit) }, false, 995, updates},
@@ -187,8 +188,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// TestUnlimited checks that even where there is no limit, noise is refused and an update is
-// not.
+// TestUnlimited checks that a keeper refuses noise, but no update, even where there is no
+// limit.
 func TestUnlimited(t *testing.T) {
 	w := newWorld(t, 41, 1, testRules())
 	w.fleet(6)
@@ -220,7 +221,7 @@ func TestJudgedOnce(t *testing.T) {
 	_, err := w.open(q, all)
 	want(t, err, ruleCheck)
 	long := w.pushOf(w.agents[7], q, 0, w.norm(100, 4*testLimit))
-	for range 2 { // the same answer, also after a restart
+	for range 2 { // the answer is the same after a restart
 		if n, err := w.check(q, []*push{long}); n != 0 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -244,7 +245,7 @@ func TestJudgedOnce(t *testing.T) {
 	}
 	_, err = w.open(q, append(slices.Clone(all[:7]), long))
 	want(t, err, ruleCheck)
-	// In another context, the same result counts as another one.
+	// In another context, the same result counts as a different result.
 	other := proto.CloneOf(q)
 	other.Weights = "others"
 	_, err = w.open(other, all[:7])
@@ -278,8 +279,8 @@ func TestJudgedOnce(t *testing.T) {
 	want(t, err, ruleAge)
 }
 
-// TestForgets checks that judged results are removed when their round is released or their keys
-// are erased.
+// TestForgets checks that the keeper removes judged results when it releases their round or
+// erases their keys.
 func TestForgets(t *testing.T) {
 	w := newWorld(t, 43, 1, testRules())
 	w.fleet(8)
@@ -287,7 +288,7 @@ func TestForgets(t *testing.T) {
 	rows := func(want int) {
 		t.Helper()
 		if k.Keeper.Close(); true {
-			k.open(t) // load counts
+			k.open(t) // open counts the stored checks
 		}
 		if k.Keeper.state.checks != want {
 			t.Errorf("%d rows, want %d", k.Keeper.state.checks, want)
@@ -323,8 +324,8 @@ func TestForgets(t *testing.T) {
 	rows(0)
 }
 
-// TestNearest checks that results that oppose the others are not in the sum, and that the
-// answer is the same after a restart.
+// TestNearest checks that the sum excludes results that oppose the others, and that the answer
+// is the same after a restart.
 func TestNearest(t *testing.T) {
 	w := newWorld(t, 44, 2, testRules())
 	w.fleet(20)
@@ -341,7 +342,7 @@ func TestNearest(t *testing.T) {
 		}
 		all = append(all, w.pushOf(a, q, 0, x))
 	}
-	for range 2 { // twice: the keepers answer the same
+	for range 2 { // the second answers must equal the first
 		if n, err := w.check(q, all); n != 20 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -385,8 +386,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestChain checks that only the last of three keepers decides, and that another keeper reveals
-// nothing but masked products.
+// TestChain checks that only the last of three keepers decides, and that the other keepers
+// reveal only masked products.
 func TestChain(t *testing.T) {
 	w := newWorld(t, 45, 3, testRules())
 	w.fleet(6)
@@ -437,6 +438,6 @@ func TestNearestLeast(t *testing.T) {
 	if n, err := w.check(q, all); n != 9 || err != nil {
 		t.Fatal(n, err)
 	}
-	_, err := w.open(q, all) // 7 of 9 are nearest
+	_, err := w.open(q, all) // the keepers choose 7 of 9 results
 	want(t, err, ruleLeast)
 }

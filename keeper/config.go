@@ -16,7 +16,7 @@ import (
 // ConfigName is the name of the file in a keeper's folder.
 const ConfigName = "keeper.yaml"
 
-// Config is the content of keeper.yaml. The tag about describes each key for people.
+// Config is the content of keeper.yaml. The tag about describes a key for users.
 type Config struct {
 	Fleet   string          `yaml:"fleet" about:"name of the fleet whose members' keys the keeper holds"`
 	Listen  string          `yaml:"listen" about:"address for the server"`
@@ -25,7 +25,7 @@ type Config struct {
 	Quorum  float64         `yaml:"quorum" about:"minimum share of the members of each cell in a sum"`
 	Cell    int64           `yaml:"cell" about:"members of a cell on average; a fleet below twice this number is one cell"`
 	Age     config.Duration `yaml:"age" about:"time from a member's enrolment to its first sum"`
-	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper invite'; server: whoever the server says is a member"`
+	Members string          `yaml:"members" about:"invited: a member needs a code from 'loadstar keeper invite'; server: the server names the members"`
 	Plans   string          `yaml:"plans" about:"any, or approved: only plans that 'loadstar keeper approve' has named"`
 	Daily   int64           `yaml:"daily" about:"maximum number of rounds released in a day; 0 means no limit"`
 }
@@ -42,7 +42,7 @@ func ReadConfig(dir string) (c Config, err error) {
 	path := filepath.Join(dir, ConfigName)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, fmt.Errorf("%s has no keeper: make one with 'loadstar keeper init'", dir)
+		return c, fmt.Errorf("%s has no keeper: create one with 'loadstar keeper init'", dir)
 	}
 	if err != nil {
 		return c, err
@@ -86,7 +86,7 @@ func (c *Config) Pins() (pins []member.Pin, err error) {
 	return pins, nil
 }
 
-// Options returns what [Open] needs.
+// Options returns the options for [Open].
 func (c *Config) Options() Options {
 	return Options{
 		Fleet: c.Fleet, Approved: c.Plans == "approved", Daily: c.Daily,

@@ -20,8 +20,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Command is a command of the keeper's people. A running keeper receives it through a socket in
-// its folder, which only the folder's owner can open.
+// Command is a command from the keeper's administrators. A running keeper receives it through a
+// socket in its folder, which only the folder's owner can open.
 type Command struct {
 	Do    string    `json:"do"` // invite, revoke, reset, approve, members, log or show
 	Agent string    `json:"agent,omitempty"`
@@ -29,7 +29,7 @@ type Command struct {
 	Note  string    `json:"note,omitempty"`
 	Uses  int64     `json:"uses,omitempty"`
 	Until time.Time `json:"until,omitzero"`
-	Last  int       `json:"last,omitempty"` // entries of the log
+	Last  int       `json:"last,omitempty"` // number of log entries
 }
 
 // Reply is the answer to a command. Fields that the command does not request are empty.
@@ -43,12 +43,12 @@ type Reply struct {
 	Error     string   `json:"error,omitempty"`
 }
 
-// Member is a member as the keeper's people see it.
+// Member is a member as shown to the keeper's administrators.
 type Member struct {
 	Agent   string    `json:"agent"`
 	Cell    int64     `json:"cell"`
 	Since   time.Time `json:"since"`
-	Revoked bool      `json:"revoked"` // or without a key
+	Revoked bool      `json:"revoked"` // true also if the member has no key
 }
 
 // Control carries out a command.
@@ -117,7 +117,7 @@ func (k *Keeper) ServeControl(ctx context.Context, dir string) error {
 		if r.Running = true; err != nil {
 			r.Error = err.Error()
 		}
-		_ = json.NewEncoder(w).Encode(r) // the caller notices
+		_ = json.NewEncoder(w).Encode(r) // the caller notices an incomplete reply
 	})}
 	return service.Serve(ctx, s, time.Second, func() error { return s.Serve(l) })
 }
@@ -139,7 +139,7 @@ func Ask(ctx context.Context, dir string, c Command) (Reply, error) {
 	return r, errors.Join(err, k.Close())
 }
 
-var errNotRunning = errors.New("the keeper does not run")
+var errNotRunning = errors.New("the keeper is not running")
 
 func askRunning(ctx context.Context, socket string, c Command) (r Reply, err error) {
 	body, err := json.Marshal(c)

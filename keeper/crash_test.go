@@ -22,8 +22,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// crash calls do. For each step of a write in do, it returns a keeper that was started from
-// what was on disk at that step.
+// crash calls do. For each step of a write in do, it returns a keeper that was started from the
+// files at that step.
 func (w *world) crash(k *station, do func()) (steps []string, after []*station) {
 	w.t.Helper()
 	k.Keeper.options.gate = func(step string) {
@@ -45,7 +45,8 @@ func (w *world) crash(k *station, do func()) (steps []string, after []*station) 
 }
 
 // TestCrashRelease kills a keeper at each step of a release. After the restart, the keeper
-// answers only one request. If its answer had already left, it answers the same request.
+// answers only one request. If it had already sent an answer, this is the request that it
+// answered.
 func TestCrashRelease(t *testing.T) {
 	w := newWorld(t, 50, 1, testRules())
 	w.fleet(8)
@@ -66,7 +67,7 @@ func TestCrashRelease(t *testing.T) {
 		t.Fatalf("steps: %s", got)
 	}
 	for i, k := range after {
-		recorded := i >= 1 // the announcement is on disk
+		recorded := i >= 1 // from here on, the announcement is on disk
 		for _, first := range []*v1.KeeperReleaseRequest{other, one, other, one} {
 			a, err := k.Release(first)
 			if recorded == (first == one) {
@@ -114,8 +115,8 @@ func TestCrashEnrol(t *testing.T) {
 	}
 }
 
-// TestCrashCheck kills a keeper at each step of a check. The answer stays the same, and other
-// products are refused once the answer is on disk.
+// TestCrashCheck kills a keeper at each step of a check. The answer stays the same, and once it
+// is on disk, the keeper refuses other products.
 func TestCrashCheck(t *testing.T) {
 	w := newWorld(t, 52, 1, testRules())
 	w.fleet(6)
@@ -209,7 +210,7 @@ func TestRestored(t *testing.T) {
 	restore := func(backup string, keys bool) {
 		t.Helper()
 		w.clock = w.clock.Add(time.Second)
-		_ = k.Keeper.Close() // may be closed
+		_ = k.Keeper.Close() // may already be closed
 		data, err := os.ReadFile(backup)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(k.dir, "keeper.db"), data, 0o600)
@@ -223,14 +224,14 @@ func TestRestored(t *testing.T) {
 		k.open(t)
 	}
 	number := k.Statement().Number
-	// One release is missing, but keys.db contains it.
+	// keeper.db lacks one release, which keys.db announces.
 	restore(backups[3], true)
 	_, err := w.open(rounds[3], results[3][1:])
 	want(t, err, ruleOnce)
 	if got, err := w.open(rounds[3], results[3]); err != nil || !slices.Equal(got, plain(rounds[3], results[3])) {
 		t.Error(err)
 	}
-	// If more releases or the keys are missing, no mask from before can be computed.
+	// If more releases or the keys are missing, the keeper cannot compute any earlier mask.
 	for _, keys := range []bool{true, false} {
 		restore(backups[1], keys)
 		for i := 1; i < 4; i++ {
@@ -241,7 +242,7 @@ func TestRestored(t *testing.T) {
 			t.Error("the statement is the same, so agents do not enrol again")
 		}
 		number = k.Statement().Number
-		// The invitation proves who a member is.
+		// The invitation proves a member's identity.
 		a := w.agents[0]
 		key := mask.NewKey()
 		if r, err := k.enrolOne(a.name, &key, mask.Day(w.clock), codes["agent-1"]); err != nil || r.Refused == "" {
@@ -313,8 +314,8 @@ func TestRestoredKeys(t *testing.T) {
 	}
 }
 
-// TestDamage flips bits in the files. Either the keeper does not open, or it never gives
-// another answer than before.
+// TestDamage flips bits in the files. The keeper must either fail to open, or give the same
+// answers as before.
 func TestDamage(t *testing.T) {
 	w := newWorld(t, 55, 1, testRules())
 	w.fleet(8)
@@ -376,8 +377,8 @@ func TestMain(m *testing.M) {
 // lastLine is the last line that a command of the Makefile prints.
 var lastLine string
 
-// killed is the process that TestKilled kills. For each line of its input, it asks its keeper
-// to release a round, and prints the answer.
+// killed is the process that TestKilled kills. For each input line, it asks its keeper to
+// release a round, and prints the answer.
 func killed(dir string, in io.Reader, out io.Writer) {
 	k, err := Open(dir, Options{Fleet: "fleet", Rules: killedRules()})
 	if err != nil {
@@ -413,7 +414,7 @@ func killedRules() *v1.KeeperRules {
 }
 
 // TestKilled kills a real process while it releases rounds, and asks the next process for the
-// same rounds with another member left out. Each round must have only one answer.
+// same rounds without another member. Each round must have only one answer.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
@@ -452,7 +453,7 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		go func() { // a few rounds that may have been released, and new ones
+		go func() { // a few rounds that may have been released, then new rounds
 			for r := max(0, round-2); ; r++ {
 				if _, err := fmt.Fprintf(in, "%d %d\n%d %d\n", r, kill%killedMembers, r, (kill+killedMembers-1)%killedMembers); err != nil {
 					return
@@ -463,11 +464,11 @@ func TestKilled(t *testing.T) {
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
 			if len(fields) != 3 {
-				break // the line was cut
+				break // the line is incomplete
 			}
-			if first { // it works: kill it soon
+			if first { // the process works, so kill it soon
 				first = false
-				time.AfterFunc(time.Duration(rng.IntN(20_000))*time.Microsecond, func() { _ = cmd.Process.Kill() }) // Wait reports
+				time.AfterFunc(time.Duration(rng.IntN(20_000))*time.Microsecond, func() { _ = cmd.Process.Kill() }) // Wait reports the result
 			}
 			if len(fields[2]) != 64 {
 				break
@@ -482,8 +483,8 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_ = cmd.Process.Kill() // may have ended
-		_ = cmd.Wait()         // was killed
+		_ = cmd.Process.Kill() // may already have ended
+		_ = cmd.Wait()         // returns the error of a killed process
 	}
 	if len(answers) < kills || repeated == 0 {
 		t.Errorf("%d rounds in %d processes, %d repeated", len(answers), kills, repeated)

@@ -25,12 +25,12 @@ const (
 	oldestDays = 40
 )
 
-// membership determines who may be in a sum, in which cell and with which key.
+// membership determines which members may be in a sum, with their cells and keys.
 type membership struct{ *store }
 
 // Enrol adds members. For each agent, it returns a receipt or the reason for the refusal; a
-// refused agent does not become a member. The first key of an agent stays, because a server
-// that could replace the keys of all other agents could isolate one.
+// refused agent does not become a member. An agent keeps its first key, because a server that
+// could replace the keys of all other agents could isolate one agent's update.
 func (k *Keeper) Enrol(q *v1.KeeperEnrolRequest) (*v1.KeeperEnrolResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,7 +91,7 @@ func (ms *membership) enrol(e *v1.KeeperEnrolment) (*v1.Receipt, error) {
 		}
 		if has, ok := ms.ring.keys[agent]; ok && m.Serial != 0 && has.Serial == m.Serial {
 			if !same(&has, &row) {
-				return nil, refuse(ruleMember, "%s has another key: the keeper's people can reset it", agent)
+				return nil, refuse(ruleMember, "%s has another key: the keeper's administrators can reset it", agent)
 			}
 			return member.NewReceipt(&key, ms.options.Fleet, agent, ms.pin, m.Cell, m.Since), nil
 		}
@@ -110,15 +110,15 @@ func same(a, b *keyRow) bool {
 	return ok1 && ok2 && subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// admit stores the key of a new member, or of a member that has no key. The key is on disk
-// before the member, so a crash between the two leaves a key that nothing refers to.
+// admit stores the key of a new member, or of a member that has no key. It stores the key
+// before the member, so a crash between the two leaves an unused key.
 func (ms *membership) admit(agent string, old *memberRow, code member.Code, row keyRow) (m *memberRow, err error) {
 	if old == nil && len(ms.members) >= maxMembers {
 		return nil, refuse(ruleMember, "there are %d members already", len(ms.members))
 	}
 	hash := sha256.Sum256(code[:])
 	invited := ms.options.Rules.Invited && ms.options.on(ruleInvitation)
-	// After the keeper has lost its keys, the invitation proves that a member is the same one.
+	// After the keeper has lost its keys, the invitation proves that this is the same member.
 	returns := old != nil && len(old.Code) > 0 && subtle.ConstantTimeCompare(old.Code, hash[:]) == 1
 	row.Serial = ms.meta.Serial + 1
 	if invited && !returns {
@@ -154,7 +154,7 @@ func (ms *membership) admit(agent string, old *memberRow, code member.Code, row 
 	return m, err
 }
 
-// valid refuses an invitation that admit could not spend.
+// valid refuses an invitation that admit could not use.
 func (ms *membership) valid(hash []byte) error {
 	return ms.db.View(func(tx *bolt.Tx) error {
 		_, err := findCode(tx, hash, ms.options.seconds())
@@ -169,14 +169,14 @@ func findCode(tx *bolt.Tx, hash []byte, now int64) (*codeRow, error) {
 	case err != nil:
 		return nil, err
 	case !found || r.Uses < 1:
-		return nil, refuse(ruleInvitation, "the invitation is unknown or used: ask the keeper's people for one")
+		return nil, refuse(ruleInvitation, "the invitation is unknown or used: ask the keeper's administrators for an invitation")
 	case r.Until < now:
 		return nil, refuse(ruleInvitation, "the invitation ended at %s", time.Unix(r.Until, 0).UTC().Format(time.RFC3339))
 	}
 	return &r, nil
 }
 
-// spend uses an invitation once.
+// spend uses up one use of an invitation.
 func (c *change) spend(hash []byte) error {
 	r, err := findCode(c.tx, hash, c.at.Unix())
 	if err != nil {
@@ -189,8 +189,9 @@ func (c *change) spend(hash []byte) error {
 }
 
 // draw puts a new member into a random cell. When the fleet is large enough for another cell,
-// each member moves there with the same probability. So at any time, each member's cell is
-// uniform and independent of the others', whoever chooses the order in which they enrol.
+// each member moves to the new cell with the same probability. Each member's cell is therefore
+// uniform and independent of the other members' cells, even if a server chooses the order of
+// enrolments.
 func (ms *membership) draw(c *change, m *memberRow) error {
 	count := int64(len(ms.members)) + 1
 	if cells := max(1, count/ms.options.Rules.Cell); cells > c.meta.Cells {
@@ -204,7 +205,7 @@ func (ms *membership) draw(c *change, m *memberRow) error {
 			}
 		}
 	}
-	if !ms.options.on(ruleCell) { // a planted mistake: the order of enrolments decides
+	if !ms.options.on(ruleCell) { // planted mistake: the order of enrolments determines the cell
 		m.Cell = (count - 1) / ms.options.Rules.Cell
 		return nil
 	}
@@ -219,7 +220,7 @@ func (ms *membership) move(c *change) (moved int, err error) {
 	if !ms.options.on(ruleCell) {
 		return 0, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(ms.members)) { // so that tests repeat
+	for _, name := range slices.Sorted(maps.Keys(ms.members)) { // makes tests repeatable
 		at, err := ms.uniform(c.meta.Cells + 1)
 		if err != nil {
 			return 0, err

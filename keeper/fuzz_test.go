@@ -22,8 +22,7 @@ func add(f *testing.F, m proto.Message) {
 	f.Add(data)
 }
 
-// refusedOr fails unless err is nil or a refusal, because nothing that a caller sends may make
-// a keeper fail.
+// refusedOr fails unless err is nil or a refusal, because no request may make a keeper fail.
 func refusedOr(t *testing.T, err error) {
 	t.Helper()
 	if refused := (*Refusal)(nil); err != nil && !errors.As(err, &refused) {

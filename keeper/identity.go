@@ -23,7 +23,7 @@ const identityFile = "identity.pem"
 func Create(dir string) (member.Pin, error) {
 	path := filepath.Join(dir, identityFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return member.Pin{}, errors.Join(err, fmt.Errorf("%s has a keeper already", dir))
+		return member.Pin{}, errors.Join(err, fmt.Errorf("%s already has a keeper", dir))
 	}
 	if err := mtls.MakeDir(dir); err != nil {
 		return member.Pin{}, err
@@ -43,7 +43,7 @@ func readIdentity(dir string) (ed25519.PrivateKey, error) {
 	path := filepath.Join(dir, identityFile)
 	text, err := mtls.ReadPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no keeper: make one with 'loadstar keeper init'", dir)
+		return nil, fmt.Errorf("%s has no keeper: create one with 'loadstar keeper init'", dir)
 	}
 	if err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func readIdentity(dir string) (ed25519.PrivateKey, error) {
 	return private, nil
 }
 
-// A statement is valid for 90 days, and is renewed with a new sealing key 30 days before its
-// end.
+// A statement is valid for 90 days. The keeper replaces it, with a new sealing key, 30 days
+// before it expires.
 const (
 	statementSeconds = 90 * 86400
 	renewSeconds     = 30 * 86400
@@ -72,7 +72,7 @@ const (
 
 func (k *Keeper) signed() *v1.SignedStatement {
 	s := new(v1.SignedStatement)
-	_ = proto.Unmarshal(k.meta.Statement, s) // was read when it was stored
+	_ = proto.Unmarshal(k.meta.Statement, s) // was decoded successfully before it was stored
 	return s
 }
 
@@ -87,9 +87,9 @@ func (s *store) readStatement() (err error) {
 	return err
 }
 
-// begin records a start. The epoch comes from the clock, so that a keeper that is created again
-// does not begin at a lower epoch. It increases with each start, so that a server notices a
-// copied folder.
+// begin records a start. The epoch is derived from the clock, so that a keeper that is created
+// again does not begin at a lower epoch. It increases with each start, so that a server notices
+// a copied folder.
 func (k *Keeper) begin() error {
 	return k.update("start", func(c *change) error {
 		c.meta.Epoch = max(c.meta.Epoch+1, k.options.Now().UnixMilli())
@@ -98,9 +98,9 @@ func (k *Keeper) begin() error {
 }
 
 // renew makes a new statement unless the current one is still suitable. The number stays the
-// same as long as the rules do not change and the keeper has its keys, because open rounds are
-// masked for this number. If the keeper has lost its keys, the number changes, and with it all
-// masks.
+// same as long as the rules do not change and the keeper has its keys, because masks of open
+// rounds depend on the number. If the keeper has lost its keys, the number changes, so all
+// masks change.
 func (k *Keeper) renew() error {
 	now, number := k.options.seconds(), max(k.current.GetNumber()+1, k.options.Now().UnixMilli())
 	if s := k.current; s != nil {
@@ -112,7 +112,7 @@ func (k *Keeper) renew() error {
 			}
 			number = s.Number
 		}
-		if known { // its key goes when those of today do
+		if known { // erases the old sealing key when today's keys are erased
 			if err := k.ring.useSealing(id, k.options.today()); err != nil {
 				return err
 			}

@@ -3,10 +3,10 @@
 // never receives a masked vector. With check: norm it also estimates the norm of each result
 // from 32 products of the result with random vectors.
 //
-// What the keeper must not forget is on disk before its answer leaves: members, judged results
-// and released rounds are in keeper.db, and the keys of yesterday are in keys.db. A keeper that
-// has lost keys.db, or was restored from a backup without it, cannot compute the masks of any
-// earlier round.
+// Before the keeper sends an answer, it stores all changes: members, judged results and
+// released rounds in keeper.db, and yesterday's keys in keys.db. A keeper that has lost
+// keys.db, or was restored from a backup without it, cannot compute the masks of any earlier
+// round.
 package keeper
 
 import (
@@ -29,8 +29,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Keeper is safe for concurrent use. It answers one call at a time: each exported method takes
-// the lock, and the parts of the keeper have no locks of their own.
+// Keeper is safe for concurrent use. It answers one call at a time. Each exported method takes
+// the lock, and the parts of the keeper have no locks.
 type Keeper struct {
 	identity ed25519.PrivateKey
 
@@ -47,7 +47,7 @@ type Keeper struct {
 type Options struct {
 	Fleet string
 	Rules *v1.KeeperRules
-	// Approved is true if a plan needs the approval of the keeper's people.
+	// Approved is true if a plan needs the approval of the keeper's administrators.
 	Approved bool
 	// Daily is the maximum number of rounds that are released in a day, over all runs; 0 means
 	// no limit.
@@ -57,12 +57,12 @@ type Options struct {
 
 	// The following fields are for tests.
 
-	off    map[string]bool   // rules that are switched off
-	gate   func(step string) // is called at each write and may not return
+	off    map[string]bool   // disabled rules
+	gate   func(step string) // called at each write; does not return if the keeper is killed there
 	random io.Reader
 }
 
-// on reports whether a rule applies. Tests switch rules off.
+// on reports whether a rule applies. Tests disable rules.
 func (o *Options) on(rule string) bool { return !o.off[rule] }
 
 // step is called at each write, for crash tests.
@@ -92,10 +92,10 @@ const (
 	ruleDaily      = "daily"
 	ruleCheck      = "check"
 	ruleKeepers    = "keepers"
-	ruleRecord     = "record" // an answer leaves after its record; not a rule that can refuse
+	ruleRecord     = "record" // an answer is sent only after its record; this rule refuses nothing
 )
 
-// Refusal names the rule by which a call was refused. The call has changed nothing.
+// Refusal names the rule that refused a call. The refused call has changed nothing.
 type Refusal struct{ Rule, Reason string }
 
 func (r *Refusal) Error() string { return "rule " + r.Rule + ": " + r.Reason }
@@ -149,7 +149,7 @@ func Open(dir string, o Options) (k *Keeper, err error) {
 }
 
 // OpenSimulated is like Open, for a simulation. The keeper calls gate at each write, and draws
-// its random numbers from random, so that they can be repeated. Only tests call it.
+// repeatable random numbers from random. Only tests call it.
 func OpenSimulated(dir string, o Options, gate func(step string), random io.Reader) (*Keeper, error) {
 	o.gate, o.random = gate, random
 	return Open(dir, o)
@@ -187,8 +187,8 @@ func (k *Keeper) fresh() error {
 	return k.renew()
 }
 
-// Rotate replaces keys that are too old, and renews the statement. The keeper does this at
-// every call, but it must also be done when nobody calls.
+// Rotate replaces keys that are too old, and renews the statement. The keeper also does this at
+// every call. Rotate does it even when no server calls.
 func (k *Keeper) Rotate() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -202,7 +202,7 @@ func (k *Keeper) State(q *v1.KeeperStateRequest) (*v1.KeeperStateResponse, error
 	if err := k.fresh(); err != nil {
 		return nil, err
 	}
-	if q.GetFleet() != "" { // a server learns the fleet from the statement
+	if q.GetFleet() != "" { // an empty name is allowed, because a server learns the name from the statement
 		if err := k.checkFleet(q.Fleet); err != nil {
 			return nil, err
 		}

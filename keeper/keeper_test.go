@@ -35,7 +35,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestRules tries to get around each rule, and checks that nothing was released in the process.
+// TestRules tries to circumvent each rule, and checks that the keeper releases nothing.
 func TestRules(t *testing.T) {
 	w := newWorld(t, 2, 1, testRules())
 	w.fleet(20)
@@ -86,8 +86,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestAge checks that a new member is in no sum, does not count for the quorum, and that a
-// repeated request does not let it in.
+// TestAge checks that a new member is in no sum, not even after a repeated request, and does
+// not count for the quorum.
 func TestAge(t *testing.T) {
 	w := newWorld(t, 3, 1, testRules())
 	w.fleet(10)
@@ -151,9 +151,9 @@ func TestRoundsCountFromOne(t *testing.T) {
 	}
 }
 
-// TestMembers checks enrolments: the first key stays, invitations are used up, a revoked member
-// is in no sum, and a member that was reset counts as another one in rounds that were released
-// before.
+// TestMembers checks that members keep their first key, that invitations are used up, that a
+// revoked member is in no sum, and that a reset member counts as a different member in earlier
+// released rounds.
 func TestMembers(t *testing.T) {
 	w := newWorld(t, 4, 1, testRules())
 	w.fleet(10)
@@ -224,12 +224,12 @@ func TestMembers(t *testing.T) {
 	_, err = w.open(q1, all)
 	want(t, err, ruleAge)
 	w.clock = w.clock.Add(25 * time.Hour)
-	_, err = w.open(q1, all) // old enough now, but not when the round was released
+	_, err = w.open(q1, all) // the member is old enough now, but was not when the round was released
 	want(t, err, ruleAge)
 }
 
-// TestReplaced checks that a repeated release is never computed with a key that has replaced
-// the original one, even without a minimum age.
+// TestReplaced checks that a repeated release never uses a key that has replaced the original
+// key, even without a minimum age.
 func TestReplaced(t *testing.T) {
 	rules := testRules()
 	rules.Age = 0
@@ -256,8 +256,8 @@ func TestReplaced(t *testing.T) {
 	want(t, err, ruleOnce)
 }
 
-// TestKeysGo checks that a round cannot be repeated after two days, and that no file contains
-// its keys.
+// TestKeysGo checks that after two days a round cannot be repeated, and no file contains its
+// keys.
 func TestKeysGo(t *testing.T) {
 	w := newWorld(t, 6, 1, testRules())
 	w.fleet(10)
@@ -276,7 +276,7 @@ func TestKeysGo(t *testing.T) {
 	w.keepers[0].checkNoKeys(t, w.agents, mask.Day(w.clock)-2)
 }
 
-// TestState checks that the list of members is sent when it has changed.
+// TestState checks that the keeper sends the list of members when it has changed.
 func TestState(t *testing.T) {
 	w := newWorld(t, 7, 1, testRules())
 	w.fleet(6)

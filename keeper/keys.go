@@ -26,7 +26,7 @@ var (
 	lastKey       = []byte("last")
 )
 
-// lastRow announces a release before it is in keeper.db, so that the keeper notices if
+// lastRow announces a release before the release is in keeper.db, so that the keeper notices if
 // keeper.db was restored from a backup.
 type lastRow struct {
 	Releases int64      `json:"releases"`
@@ -42,9 +42,9 @@ type keyRow struct {
 	Key    []byte `json:"key"`
 }
 
-// sealingRow is the private key of a statement. It opens all enrolments that were sealed for
-// it, and the member keys of all later days can be computed from these. It is therefore erased
-// like the member keys: a thief who has it could open the rounds of all days since these
+// sealingRow is the private key of a statement. It decrypts all enrolments that were sealed for
+// it, from which the member keys of all later days can be computed. The keeper therefore erases
+// it like the member keys. Otherwise, a thief could unmask the rounds of all days since these
 // enrolments.
 type sealingRow struct {
 	ID   int64  `json:"id"`
@@ -52,7 +52,7 @@ type sealingRow struct {
 	Used int64  `json:"used,omitempty"` // day of the first enrolment that it has opened; 0 if there is none
 }
 
-// ring holds the keys. They are also in memory, because a release needs all of them.
+// ring contains the keys. They are also in memory, because a release needs all of them.
 type ring struct {
 	path    string
 	file    *boltfile.File
@@ -60,7 +60,7 @@ type ring struct {
 	sealing map[int64]sealingRow
 	secret  []byte
 	last    lastRow
-	day     int64 // keys are those of this day or later
+	day     int64 // the keys are for this day or later
 }
 
 func (r *ring) open(path string, random io.Reader) (err error) {
@@ -163,13 +163,13 @@ func (k *keyRow) on(day int64) (key mask.Key, ok bool) {
 	return key, true
 }
 
-// longestAhead limits the number of days over which a key is derived after a keeper was off.
+// longestAhead limits the number of days for which keys are derived after a keeper was off.
 const longestAhead = 10_000
 
-// rotate replaces all keys that are older than a day with those of the day. bbolt leaves
-// removed data in the file, so the keys move to a new file, and the old file is overwritten.
-// Storage that remaps blocks, such as an SSD, may still contain the old keys, so this is only a
-// best effort.
+// rotate replaces all keys for days before the given day with the keys of that day. bbolt
+// leaves removed data in the file, so the keys move to a new file, and the old file is
+// overwritten. Storage that remaps blocks, such as an SSD, may still contain the old keys, so
+// this is only a best effort.
 func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string)) error {
 	old := func(k keyRow) bool { return k.Day < day }
 	over := func(s sealingRow) bool { return s.Used != 0 && s.Used < day }
@@ -181,12 +181,12 @@ func (r *ring) rotate(day int64, members map[string]*memberRow, gate func(string
 	next := map[string]keyRow{}
 	for name, k := range r.keys {
 		if m := members[name]; m == nil || m.Serial != k.Serial {
-			continue // of a member that was removed, or of an enrolment that was not finished
+			continue // the member was removed, or its enrolment was not completed
 		}
 		if k.Day < day {
 			key, ok := k.on(day)
 			if !ok {
-				continue // older than a keeper can be: the clock was wrong
+				continue // no keeper is that old, so the clock was wrong
 			}
 			k = keyRow{k.Serial, day, key[:]}
 		}
@@ -213,7 +213,7 @@ func (r *ring) move(gate func(string)) error {
 	return errors.Join(r.replace(fresh, gate), r.open(r.path, nil))
 }
 
-// replace closes the file, puts another one in its place, and overwrites the old one.
+// replace closes the file, replaces it with another file, and overwrites the old file.
 func (r *ring) replace(fresh string, gate func(string)) error {
 	old, err := os.OpenFile(r.path, os.O_RDWR, 0)
 	if err != nil {
@@ -258,7 +258,7 @@ func (r *ring) write(path string, keys map[string]keyRow) error {
 	return errors.Join(err, f.Close())
 }
 
-// announce stores which release is next.
+// announce stores the next release.
 func (r *ring) announce(last lastRow) error {
 	err := r.file.Update(func(tx *bolt.Tx) error { return boltfile.Put(tx.Bucket(secretBucket), lastKey, &last) })
 	if err == nil {

@@ -7,9 +7,10 @@ import (
 )
 
 // leaks reports whether the server can compute something about too few agents from what it has
-// seen of a round. It knows all of its own agents' keys and updates. Everything else is a
-// linear equation: a masked result is an update plus a mask of each keeper, and an answer is a
-// sum of masks. The server learns the combinations of these in which no mask is left.
+// seen of a round. The server knows all keys and updates of its own agents. Everything else is
+// a linear equation: a masked result is an update plus a mask of each keeper, and an answer is
+// a sum of masks. The server learns the combinations of these equations in which no mask is
+// left.
 func (g *game) leaks(s *seen) bool {
 	if s.plain {
 		return true
@@ -87,7 +88,7 @@ func inverse(x int64) int64 {
 	return result
 }
 
-// subtract subtracts f times a row from another one.
+// subtract subtracts f times a row from another row.
 func subtract(from, row map[int]int64, f int64) {
 	for c, x := range row {
 		if y := (from[c] + (prime-f)*x) % prime; y != 0 {
@@ -101,7 +102,7 @@ func subtract(from, row map[int]int64, f int64) {
 // without returns a basis of the combinations in which no mask is left.
 func (e *equations) without(updates int) (known []map[int]int64) {
 	pivots := map[int]map[int]int64{}
-	// Answers are long and few. They come last, so that rows stay short.
+	// There are few answers, and they are long. They come last, so that rows stay short.
 	for _, row := range e.rows {
 		for {
 			column := -1
@@ -131,8 +132,8 @@ func (e *equations) without(updates int) (known []map[int]int64) {
 	return known
 }
 
-// small reports whether a combination of rows is about fewer than least agents. It reduces the
-// rows with the columns in several random orders, and counts the agents in each reduced row.
+// small reports whether a combination of rows concerns fewer than least agents. It reduces the
+// rows with several random orders of the columns, and counts the agents in each reduced row.
 func small(rows []map[int]int64, columns, least int, agent func(int) string) bool {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
@@ -174,7 +175,7 @@ func small(rows []map[int]int64, columns, least int, agent func(int) string) boo
 	return false
 }
 
-// TestSmall gives the checker equations that were written by hand.
+// TestSmall checks equations that were written by hand.
 func TestSmall(t *testing.T) {
 	name := func(c int) string { return string(rune('a' + c)) }
 	for i, x := range []struct {
@@ -184,8 +185,8 @@ func TestSmall(t *testing.T) {
 		{nil, false},
 		{[]map[int]int64{{0: 1, 1: 1, 2: 1, 3: 1}}, false},
 		{[]map[int]int64{{0: 1, 1: 1, 2: 1, 3: 1}, {0: 1, 1: 1, 2: 1}}, true},               // d
-		{[]map[int]int64{{0: 1, 1: 1, 2: 1, 3: 1}, {0: 1, 1: 1, 4: 1, 5: 1}}, false},        // differences are of four
-		{[]map[int]int64{{0: 1, 1: 1, 2: 1}, {2: 1, 3: 1, 4: 1}, {0: 1, 3: 1, 4: 1}}, true}, // b+c - ... = 2 of them
+		{[]map[int]int64{{0: 1, 1: 1, 2: 1, 3: 1}, {0: 1, 1: 1, 4: 1, 5: 1}}, false},        // differences concern four agents
+		{[]map[int]int64{{0: 1, 1: 1, 2: 1}, {2: 1, 3: 1, 4: 1}, {0: 1, 3: 1, 4: 1}}, true}, // one combination concerns two agents
 	} {
 		if got := small(x.rows, 6, 3, name); got != x.want {
 			t.Errorf("%d: got %t", i, got)

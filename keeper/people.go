@@ -13,7 +13,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// The methods in this file are for the keeper's own people. A server cannot call them.
+// The methods in this file are for the keeper's administrators. A server cannot call them.
 
 const maxCodes = 100_000
 
@@ -36,14 +36,14 @@ func (k *Keeper) Invite(uses int64, until time.Time, note string) (member.Code, 
 	})
 }
 
-// Revoke ends a membership. From now on, the agent's masks are in no sum, not even in a
-// repeated one.
+// Revoke ends a membership. From now on, the agent's masks are in no sum, not even in that of a
+// repeated release.
 func (k *Keeper) Revoke(agent string) error {
 	return k.changeMember("revoke", agent, func(m *memberRow) { m.Revoked = true })
 }
 
-// Reset removes the key of a member, so that it can enrol again, with an invitation if the
-// keeper requires one. Its age is then counted from the new enrolment.
+// Reset removes the key of a member, so that the member can enrol again, with an invitation if
+// the keeper requires one. Its age is then counted from the new enrolment.
 func (k *Keeper) Reset(agent string) error {
 	return k.changeMember("reset", agent, func(m *memberRow) { *m = memberRow{Cell: m.Cell} })
 }
@@ -61,8 +61,7 @@ func (k *Keeper) changeMember(kind, agent string, do func(m *memberRow)) error {
 	})
 }
 
-// Approve allows a plan. It is given by the SHA-256 of its settled form, which identifies it in
-// tasks.
+// Approve allows a plan. plan is the SHA-256 of the settled plan, which tasks also contain.
 func (k *Keeper) Approve(plan, note string) error {
 	if plan == "" || len(plan) > member.MaxName || len(note) > member.MaxName {
 		return errors.New("want the SHA-256 of a plan")

@@ -34,10 +34,10 @@ type tally struct {
 	Leaked  int `json:"leaked"`
 }
 
-// TestPrivate plays random rounds of random fleets with a server that lies. In each case the
-// server also asks honestly for the round: the sum must be exact, or be refused for a reason
-// that the test finds too. From all that the server has seen, a checker derives what it can
-// compute.
+// TestPrivate plays random rounds of random fleets with a server that lies. In each case, the
+// server also asks honestly for the round. The sum must be exact, or refused for a reason that
+// the test also finds. A checker derives what the server can compute from everything that it
+// has seen.
 func TestPrivate(t *testing.T) {
 	cases := *privateCases
 	if cases == 0 {
@@ -98,8 +98,8 @@ func (a *tally) add(b tally) {
 // The mistakes that agents can make. The other planted mistakes are rules that the keeper does
 // not apply.
 const (
-	plantNonce = "nonce" // an agent that has trained again masks with the nonce it has used
-	plantPlain = "plain" // an agent that hears of a refusal sends its update without masks
+	plantNonce = "nonce" // an agent that has trained again reuses its nonce
+	plantPlain = "plain" // after a refusal, an agent sends its update without masks
 )
 
 const casesOfWorld = 40
@@ -108,9 +108,9 @@ const casesOfWorld = 40
 type game struct {
 	*world
 	plant   string
-	victims []*agent // not hostile
+	victims []*agent // agents that are not hostile
 	seen    map[string]*seen
-	rounds  map[string]int64 // next, of each run
+	rounds  map[string]int64 // next round of each run
 	tally   tally
 }
 
@@ -118,8 +118,8 @@ type game struct {
 type seen struct {
 	q       *v1.MaskedRound
 	pushes  []*push
-	answers []map[string]map[string]bool // of each keeper: sums, by their hash, as sets of masks
-	first   []string                     // of each keeper: hash of the request that it has answered
+	answers []map[string]map[string]bool // for each keeper: the sums by hash, as sets of masks
+	first   []string                     // for each keeper: hash of the request that it has answered
 	plain   bool
 }
 
@@ -142,7 +142,7 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	rules := &v1.KeeperRules{Least: 5 + rng.Int64N(6), Quorum: 500 + 100*rng.Int64N(4), Cell: 12 + rng.Int64N(12), Age: 86400, Invited: true}
 	members := 30 + rng.IntN(40)
 	if rng.IntN(8) == 0 {
-		members = 3 + rng.IntN(6) // too few, most of the time
+		members = 3 + rng.IntN(6) // usually too few
 	}
 	g := &game{world: newWorld(t, seed, 1+rng.IntN(3), rules, plant), plant: plant, seen: map[string]*seen{}, rounds: map[string]int64{}}
 	hostile := rng.IntN(1 + min(members-1, int(rules.Cell)))
@@ -178,7 +178,7 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	return g
 }
 
-// turn plays a case: agents train, and the server asks honestly for the round. It may lie
+// turn plays a case. Agents train, and the server asks honestly for the round, but may lie
 // before and after that.
 func (g *game) turn() {
 	g.tally.Cases++
@@ -221,7 +221,7 @@ func (g *game) train(s *seen) (all []*push) {
 			p := g.push(a, s.q, part)
 			s.pushes = append(s.pushes, p)
 			all = append(all, p)
-			if g.plant == plantNonce && g.rng.IntN(20) == 0 { // trained again, with another result
+			if g.plant == plantNonce && g.rng.IntN(20) == 0 { // the agent trained again, with another result
 				again := g.push(a, s.q, part)
 				again.Clients, again.Nonce = p.Clients, p.Nonce
 				s.pushes = append(s.pushes, g.maskAgain(again, s.q))
@@ -265,8 +265,7 @@ func (g *game) finish(s *seen, all []*push) {
 	g.tally.Exact++
 }
 
-// wrong counts a wrong outcome. A planted mistake may cause wrong outcomes, so without one the
-// test fails.
+// wrong counts a wrong outcome. Without a planted mistake, a wrong outcome fails the test.
 func (g *game) wrong(format string, a ...any) {
 	if g.tally.Wrong++; g.plant == "" {
 		g.t.Errorf(format, a...)
@@ -350,26 +349,26 @@ func (g *game) lie(s *seen, all []*push) *seen {
 	q := proto.CloneOf(s.q)
 	var those []*push
 	switch g.rng.IntN(10) {
-	case 0: // all but one
+	case 0: // all results but one
 		those = without
 	case 1: // a random subset
 		those = slices.DeleteFunc(slices.Clone(all), func(*push) bool { return g.rng.IntN(5) == 0 })
-	case 2: // one, among the server's own
+	case 2: // one victim among the server's own agents
 		those = slices.DeleteFunc(slices.Clone(all), func(p *push) bool { return !p.of.hostile && p.of != victim })
-	case 3: // the cells with the fewest who are not the server's own
+	case 3: // the cells with the fewest victims
 		those = g.cells(all)
 	case 4: // another context
 		those = all
 		g.pretend(q)
-	case 5: // a result twice
+	case 5: // the same result twice
 		those = append(slices.Clone(without), without...)
-	case 6: // an earlier round again, without one
+	case 6: // an earlier round again, without one result
 		if old := g.earlier(q.Run, s); old != nil {
 			g.askAll(old, request(old.q, slices.DeleteFunc(slices.Clone(old.pushes), func(p *push) bool { return p.of == victim })))
 			return old
 		}
 		return nil
-	case 7: // another key for somebody
+	case 7: // another key for an agent
 		key := mask.NewKey()
 		for _, k := range g.keepers {
 			if r, err := k.enrolOne(victim.name, &key, mask.Day(g.clock), member.NewCode()); err != nil || r.Refused == "" {
@@ -379,7 +378,7 @@ func (g *game) lie(s *seen, all []*push) *seen {
 		return nil
 	case 8: // a keeper is killed
 		return g.kill(s, all, without)
-	case 9: // in two parts
+	case 9: // the results in two parts
 		half := len(all) / 2
 		g.askAll(s, request(q, all[:half]))
 		those = all[half:]
@@ -455,7 +454,7 @@ func (g *game) earlier(run string, s *seen) *seen {
 }
 
 // kill kills one keeper at a random step of a release. Whether the server has the answer
-// depends on the step. Then the keeper starts again, and the server asks for other results.
+// depends on the step. The keeper then restarts, and the server asks for other results.
 func (g *game) kill(s *seen, all, without []*push) *seen {
 	i := g.rng.IntN(len(g.keepers))
 	k := g.keepers[i]
@@ -472,11 +471,11 @@ func (g *game) kill(s *seen, all, without []*push) *seen {
 	}
 	for j := range g.keepers {
 		if j != i && g.rng.IntN(2) == 0 {
-			_, _ = g.ask(j, s, request(s.q, all)) // the server tries
+			_, _ = g.ask(j, s, request(s.q, all)) // the request may be refused
 		}
 	}
-	// The process counts as killed at the step, so the server has the answer only if that is the
-	// step of the answer.
+	// The process counts as killed at the step, so the server has the answer only if the step
+	// is sending it.
 	if masks, err := k.release(request(s.q, all)); err == nil && died == "answer" {
 		_ = masks
 		s.answered(i, request(s.q, all))
@@ -485,15 +484,15 @@ func (g *game) kill(s *seen, all, without []*push) *seen {
 		k.Keeper.options.gate = nil
 		return s
 	}
-	_ = k.Keeper.Close() // its folder is not used any more
+	_ = k.Keeper.Close() // its folder is no longer used
 	if err := os.RemoveAll(k.dir); err != nil {
 		g.t.Fatal(err)
 	}
 	k.dir = dir
 	k.open(g.t)
 	if s.first[i] == "" && died != "before announcement" && g.plant != ruleRecord {
-		// The release may be on disk although the answer has not left. In this case, only the
-		// same request is answered.
+		// The release may be on disk although the answer was not sent. In this case, the keeper
+		// answers only the same request.
 		if row, err := k.released(s.q.Run, s.q.Round); err == nil && row != nil {
 			s.first[i] = requestKey(request(s.q, all))
 		}

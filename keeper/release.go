@@ -21,9 +21,9 @@ type releases struct {
 	judging    *judging
 }
 
-// Release returns the sum of the masks of a round. The first request that the rules allow is
-// the only one that is ever answered for its round, and its record is on disk before the answer
-// leaves. A repeated request gets the same bytes or is refused.
+// Release returns the sum of the masks of a round. The keeper answers only the first request
+// for a round that the rules allow, and stores its record before it sends the answer. A
+// repeated request gets the same bytes or is refused.
 func (k *Keeper) Release(q *v1.KeeperReleaseRequest) (*v1.KeeperReleaseResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,8 +108,8 @@ func requestHash(c *mask.Context, q *v1.KeeperReleaseRequest) []byte {
 	return sum(b)
 }
 
-// again repeats the answer for a released round. It refuses if a member has gone, has another
-// key, or was too young at the time, because the sum would then be different.
+// again repeats the answer for a released round. It refuses if a member was removed, has
+// another key, or was too young at the time, because the sum would then be different.
 func (k *Keeper) again(q *v1.KeeperReleaseRequest, c *mask.Context, hash []byte, row *releaseRow) (*v1.KeeperReleaseResponse, error) {
 	if string(row.Request) != string(hash) {
 		return nil, refuse(ruleOnce, "round %d of run %s was released for another request", q.Round.Round+1, q.Round.Run)
@@ -170,8 +170,8 @@ func (rs *releases) allow(q *v1.KeeperReleaseRequest, c *mask.Context, now int64
 	return keys, agents, err
 }
 
-// quorum refuses a sum that contains less than the quorum of one of its cells. Members that are
-// too young do not count.
+// quorum refuses a sum that includes less than the quorum of a cell. Members that are too young
+// do not count.
 func (rs *releases) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 	if !rs.options.on(ruleQuorum) {
 		return nil
@@ -189,7 +189,7 @@ func (rs *releases) quorum(q *v1.KeeperReleaseRequest, now int64) error {
 	}
 	share := max(rs.current.Rules.Quorum, q.Round.Terms.Quorum)
 	if q.Round.Terms.Robust == "nearest" && !rs.judging.decides(q.Round) {
-		share /= 2 // these results are those that another keeper has chosen, not always three quarters of a cell
+		share /= 2 // another keeper has chosen these results, which may be less than three quarters of a cell
 	}
 	for cell, n := range has {
 		if n*1000 < share*of[cell] {
@@ -222,7 +222,7 @@ func (rs *releases) choose(q *v1.KeeperReleaseRequest) (chosen []int64, err erro
 	if q.Round.Terms.Robust != "nearest" || !rs.judging.decides(q.Round) {
 		return nil, nil
 	}
-	// Sizes and tallies say nothing about the direction of an update.
+	// Sizes and tallies do not depend on the direction of an update.
 	length := mask.Sketch * mask.Updates(member.Blocks(q.Round.Limits))
 	rows := make([][]float64, len(q.Results))
 	for i, r := range q.Results {

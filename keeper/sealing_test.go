@@ -13,9 +13,9 @@ import (
 	"loadstar/fed/member"
 )
 
-// TestSealingKeyGoes checks that a recorded enrolment cannot be opened with the content of the
-// keeper's folder two days later, because the member's keys of all later days can be computed
-// from the enrolment.
+// TestSealingKeyGoes checks that two days later, the content of the keeper's folder cannot
+// decrypt a recorded enrolment, from which the member's keys of all later days could be
+// computed.
 func TestSealingKeyGoes(t *testing.T) {
 	w := newWorld(t, 61, 1, testRules())
 	k := w.keepers[0]
@@ -45,7 +45,7 @@ func TestSealingKeyGoes(t *testing.T) {
 	if bytes.Equal(first.SealingKey, next.SealingKey) || first.Number != next.Number {
 		t.Errorf("on the next day: statement %d with the same key %v, want number %d with another", next.Number, bytes.Equal(first.SealingKey, next.SealingKey), first.Number)
 	}
-	// An enrolment that is on its way can still be opened.
+	// The keeper can still decrypt an enrolment that was sent before.
 	key := mask.NewKey()
 	code, err := k.Invite(1, w.clock.Add(time.Hour), "")
 	if err != nil {

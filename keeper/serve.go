@@ -22,13 +22,13 @@ const (
 	maxRequest    = 64 << 20
 	maxHeader     = 16 << 10
 	shutdownGrace = 10 * time.Second
-	// connections limits the connections that strangers can hold open. Their connections are
-	// closed at the handshake.
+	// connections limits the connections that strangers can keep open until the handshake
+	// closes them.
 	connections = 64
 )
 
-// Serve answers servers that have one of the pins, until ctx ends. Other callers do not get
-// past the TLS handshake.
+// Serve answers servers that have one of the pins, until ctx ends. For other callers, the TLS
+// handshake fails.
 func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin) error {
 	settings, err := mtls.Pinned(k.identity, func(pin [32]byte) bool { return slices.Contains(servers, pin) })
 	if err != nil {
@@ -44,7 +44,7 @@ func (k *Keeper) Serve(ctx context.Context, l net.Listener, servers []member.Pin
 	s := &http.Server{
 		Handler: limits.Handler(k.Handler()), TLSConfig: settings, ConnContext: limits.Context,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, WriteTimeout: 10 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // of strangers
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // discards failed handshakes of strangers
 	}
 	return service.Serve(ctx, s, shutdownGrace, func() error { return s.ServeTLS(limits.Listener(l), "", "") })
 }
@@ -76,7 +76,7 @@ func (s calls) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.Keepe
 	return answered(s.k, "release", q, s.k.Release)
 }
 
-// answered calls a method, and converts its error to one that the caller may see.
+// answered calls a method, and converts its error to an error that the caller may see.
 func answered[Q, A any](k *Keeper, call string, q *Q, do func(*Q) (*A, error)) (*A, error) {
 	a, err := do(q)
 	if err == nil {

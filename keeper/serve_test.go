@@ -18,7 +18,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// TestServe calls a keeper over TLS, as its server, as a stranger, and with another pin.
+// TestServe calls a keeper over TLS as its server, as a stranger, and with another pin.
 func TestServe(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -81,8 +81,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestControl carries out commands in a folder without a running keeper, and in one with a
-// running keeper.
+// TestControl carries out commands in a folder, without and with a running keeper.
 func TestControl(t *testing.T) {
 	if testing.Short() {
 		t.Skip("listens on a socket")
@@ -131,7 +130,7 @@ func TestControl(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- k.ServeControl(ctx, dir) }()
-	for try := 0; ; try++ { // until the socket is there
+	for try := 0; ; try++ { // until the socket exists
 		if _, err := askRunning(ctx, filepath.Join(dir, socketName), Command{Do: "members"}); err == nil {
 			break
 		} else if try > 200 {

@@ -29,23 +29,23 @@ var (
 	metaKey        = []byte("meta")
 )
 
-// meta contains the data about the keeper as a whole.
+// meta contains the data that exists once per keeper.
 type meta struct {
 	Fleet     string `json:"fleet"`
 	Epoch     int64  `json:"epoch"`
-	Serial    int64  `json:"serial"`   // of the last key that was enrolled
-	Releases  int64  `json:"releases"` // all rounds that were ever released
+	Serial    int64  `json:"serial"`   // number of the last enrolled key
+	Releases  int64  `json:"releases"` // number of rounds ever released
 	Cells     int64  `json:"cells"`
-	Log       int64  `json:"log"`  // entries in the log
-	Head      []byte `json:"head"` // hash of the newest
-	Day       int64  `json:"day"`  // of Count
+	Log       int64  `json:"log"`  // number of log entries
+	Head      []byte `json:"head"` // hash of the newest log entry
+	Day       int64  `json:"day"`  // day to which Count refers
 	Count     int64  `json:"count"`
 	Statement []byte `json:"statement,omitempty"` // signed
 }
 
 // memberRow is a member, without its key.
 type memberRow struct {
-	Serial  int64  `json:"serial"` // of its key; 0 if it has none
+	Serial  int64  `json:"serial"` // number of its key; 0 without a key
 	Cell    int64  `json:"cell"`
 	Since   int64  `json:"since"`
 	Revoked bool   `json:"revoked,omitempty"`
@@ -53,13 +53,13 @@ type memberRow struct {
 }
 
 type codeRow struct {
-	Uses  int64  `json:"uses"` // that are left
+	Uses  int64  `json:"uses"` // remaining uses
 	Until int64  `json:"until"`
 	Note  string `json:"note,omitempty"`
 }
 
 type releaseRow struct {
-	Request []byte  `json:"request"` // SHA-256 of the only request that is answered
+	Request []byte  `json:"request"` // SHA-256 of the only request that the keeper answers
 	Answer  []byte  `json:"answer"`  // SHA-256 of the sum of masks
 	At      int64   `json:"at"`
 	Agents  int64   `json:"agents"`
@@ -67,15 +67,15 @@ type releaseRow struct {
 }
 
 type checkRow struct {
-	Request  []byte  `json:"request"`  // SHA-256 of what was judged, with its context
+	Request  []byte  `json:"request"`  // SHA-256 of the judged result, with its context
 	Products []byte  `json:"products"` // SHA-256 of the products
 	Accepted bool    `json:"accepted"`
-	Sketch   []int64 `json:"sketch,omitempty"` // products of the update; only if the plan chooses by them
+	Sketch   []int64 `json:"sketch,omitempty"` // products of the update; only if keepers choose results
 	Day      int64   `json:"day"`
 	reduced  []uint64
 }
 
-// Entry is an entry of the keeper's log. Each entry contains the hash of the one before it, so
+// Entry is an entry of the keeper's log. Each entry contains the hash of the previous entry, so
 // that a missing entry is detected.
 type Entry struct {
 	Number   int64     `json:"number"`
@@ -85,22 +85,22 @@ type Entry struct {
 	Previous []byte    `json:"previous,omitempty"`
 }
 
-// state is the data that is read from keeper.db when it is opened.
+// state is the data that the keeper reads when it opens keeper.db.
 type state struct {
 	meta    meta
 	members map[string]*memberRow
-	checks  int // rows
+	checks  int // number of judged results
 	current *v1.KeeperStatement
 }
 
-// store holds what the keeper must not forget, on disk and in memory.
+// store contains the keeper's durable data, on disk and in memory.
 type store struct {
 	options Options
 	pin     member.Pin
 	db      *boltfile.File
 	ring    ring
 	state
-	stale bool // a write has failed, so the state in memory may not be that on disk
+	stale bool // a write has failed, so memory and disk may differ
 }
 
 // load reads and checks every record.
@@ -142,8 +142,8 @@ func (s *store) load() error {
 
 // repeat compares keeper.db with the release that keys.db announces. If only this release is
 // missing, the keeper died between the two writes, so repeat stores the release. If keeper.db
-// lacks more than that, it was restored from a backup. All keys are then erased, because nobody
-// knows what was released with them.
+// lacks more than that, it was restored from a backup. All keys are then erased, because it is
+// unknown what was released with them.
 func (s *store) repeat() error {
 	last := s.ring.last
 	switch missing := last.Releases - s.state.meta.Releases; {
@@ -203,7 +203,7 @@ func (e *Entry) hash() []byte {
 type change struct {
 	tx      *bolt.Tx
 	meta    meta
-	members map[string]*memberRow // that change; nil is a removed one
+	members map[string]*memberRow // changed members; nil means removed
 	checks  int
 	at      time.Time
 }
@@ -269,7 +269,7 @@ func (s *store) newest(run string) (round int64, err error) {
 	prefix := runKey(run)
 	err = s.db.View(func(tx *bolt.Tx) error {
 		c := tx.Bucket(releasesBucket).Cursor()
-		key, _ := c.Seek(roundKey(run, -1)) // the largest number, which no round has
+		key, _ := c.Seek(roundKey(run, -1)) // round -1 has the largest key, which no actual round has
 		if key == nil {
 			key, _ = c.Last()
 		} else {

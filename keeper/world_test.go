@@ -40,12 +40,12 @@ type station struct {
 
 type agent struct {
 	name    string
-	hostile bool // the server knows everything of it
+	hostile bool // the server knows the agent's keys and updates
 	keys    []mask.Key
-	day     int64 // of the keys
+	day     int64 // day of the keys
 }
 
-// random is a source of a keeper's random numbers that can be repeated.
+// random is a repeatable source of a keeper's random numbers.
 type random struct{ *rand.ChaCha8 }
 
 func (r random) Read(b []byte) (int, error) { return r.ChaCha8.Read(b) }
@@ -90,12 +90,12 @@ func (s *station) open(t testing.TB) {
 
 func (s *station) close() {
 	if s.Keeper != nil {
-		_ = s.Keeper.Close() // was closed before
+		_ = s.Keeper.Close() // already closed
 	}
-	_ = os.RemoveAll(s.dir) // the test's folder goes too
+	_ = os.RemoveAll(s.dir) // the test's folder is also removed
 }
 
-// copyFolder copies files in their current state, which is what a crash leaves of them.
+// copyFolder copies files in their current state, which is the state that a crash leaves.
 func copyFolder(t testing.TB, from, to string) {
 	t.Helper()
 	all, err := os.ReadDir(from)
@@ -116,8 +116,8 @@ func copyFolder(t testing.TB, from, to string) {
 	}
 }
 
-// join enrols an agent with all keepers. If invited is set, each keeper's people first give it
-// an invitation.
+// join enrols an agent with all keepers. If invited is set, each keeper's administrators first
+// give it an invitation.
 func (w *world) join(name string, invited bool) (*agent, error) {
 	a := &agent{name: name, day: mask.Day(w.clock)}
 	for _, k := range w.keepers {
@@ -168,7 +168,7 @@ func (w *world) fleet(n int) {
 	w.clock = w.clock.Add(25 * time.Hour)
 }
 
-// round returns what the server tells all agents about a round.
+// round returns the description of a round that the server sends to all agents.
 func (w *world) round(run string, round int64, length int) *v1.MaskedRound {
 	q := &v1.MaskedRound{
 		Fleet: "fleet", Run: run, Round: round, Version: round, Plan: "plan", Weights: fmt.Sprint(run, round), Length: int64(length), Day: mask.Day(w.clock), Homes: 100,
@@ -273,7 +273,7 @@ func (w *world) open(q *v1.MaskedRound, all []*push) ([]uint64, error) {
 	return total, nil
 }
 
-// plain returns the sum that open must find.
+// plain returns the sum that open must return.
 func plain(q *v1.MaskedRound, all []*push) []uint64 {
 	total := make([]uint64, q.Length)
 	for _, p := range all {

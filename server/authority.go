@@ -47,14 +47,14 @@ func (s *server) openAuthority(ctx context.Context) (err error) {
 }
 
 // newLedger returns an error if the ledger contains agents that have joined, or users'
-// certificates. The certificates then come from another gateway, or from this one with another
-// folder.
+// certificates, because another gateway, or this gateway with another folder, has issued their
+// certificates.
 func (s *server) newLedger(ctx context.Context, dir string) error {
 	n, err := s.ledger.Directory.Agents(ctx)
 	if err != nil {
 		return err
 	}
-	has := fmt.Sprintf("agents have joined that trust another one (%d)", n)
+	has := fmt.Sprintf("agents have joined that trust another authority (%d)", n)
 	if n == 0 {
 		c, err := s.ledger.Users.UserCertificates(ctx, 1, time.Now())
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *server) newLedger(ctx context.Context, dir string) error {
 		if len(c) == 0 {
 			return nil
 		}
-		has = fmt.Sprintf("the ledger has certificates of another one, the newest of user %s", c[0].User)
+		has = fmt.Sprintf("the ledger has certificates of another authority, the newest of user %s", c[0].User)
 	}
 	return fmt.Errorf("%s has no certificate authority, but %s: copy the folder from another gateway, without the root's key, or restore it from a backup; to let all agents join again, create one with: loadstar pki init --dir %s", dir, has, s.Dir)
 }
@@ -79,7 +79,7 @@ func (s *server) watchAuthority(ctx context.Context) error {
 
 // writeOperator writes the certificate of the user local to the server's folder, unless it
 // exists. It records the certificate in the ledger, which lists all accepted certificates. It
-// also records a certificate from an older server, which kept no list.
+// also records a certificate that an older server wrote without recording it.
 func (s *server) writeOperator(ctx context.Context) error {
 	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
 		c, _, err := s.ledger.Users.CertificateOf(ctx, serial)

@@ -42,7 +42,7 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.Close() }() // an error loses nothing, because the ledger was only read
+	defer func() { _ = l.Close() }() // the ledger was only read, so an error loses nothing
 	store, err := blob.Files(filepath.Join(dir, blobsDir))
 	if err != nil {
 		return err
@@ -53,8 +53,8 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	}
 	defer unlock()
 	b := &backup{Writer: tar.NewWriter(to), written: map[string]bool{}}
-	// If a blob is deleted between taking the ledger's snapshot and copying the blob, take a new
-	// snapshot. Write the snapshot last, after all its blobs.
+	// If a blob is deleted after the ledger's snapshot was taken but before the blob was
+	// copied, take a new snapshot. Write the snapshot last, after all its blobs.
 	path := filepath.Join(temp, ledgerFile)
 	for range 10 {
 		if err = os.RemoveAll(path); err == nil {
@@ -79,9 +79,9 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	return b.Close()
 }
 
-// snapshotDir makes a folder for the ledger's snapshot in the server's folder. Only its owner
-// can read it. snapshotDir also removes what a killed backup has left behind. Only one backup
-// can run at a time.
+// snapshotDir creates a folder for the ledger's snapshot in the server's folder. Only its owner
+// can read it. snapshotDir also removes the files of a killed backup. Only one backup can run
+// at a time.
 func snapshotDir(dir string) (temp string, done func(), err error) {
 	temp = filepath.Join(dir, "backup")
 	lock, err := os.OpenFile(filepath.Join(dir, "backup.lock"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -113,7 +113,7 @@ type backup struct {
 	written map[string]bool // blobs
 }
 
-// sumRecord is the name of the PAX record that holds the SHA-256 of a file. It is needed
+// sumRecord is the name of the PAX record with the SHA-256 of a file. The record is needed
 // because a ledger's own checksums do not cover all its bytes.
 const sumRecord = "LOADSTAR.sha256"
 

@@ -32,7 +32,7 @@ const (
 // BackupInto writes a backup of a server's folder into a folder of backups, verifies it, and
 // removes the oldest backups until keep are left. It copies the list of revocations, which a
 // restore needs, to the same folder, and records the outcome in the server's folder. An
-// incomplete backup never gets its final name, and causes no other backup to be removed.
+// incomplete backup never gets its final name, and BackupInto then removes no other backup.
 func BackupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
 	if err := hasLedger(dir); err != nil {
 		return b, err
@@ -67,7 +67,7 @@ func backupInto(ctx context.Context, dir, into, revocations string, keep int, no
 		return b, err
 	}
 	revocations = cmp.Or(revocations, filepath.Join(dir, revocationsFile))
-	_, list, _, err := readRevocations(revocations) // the list without a line that is being written
+	_, list, _, err := readRevocations(revocations) // omits a line that the server is writing
 	if err == nil {
 		err = writeRevocations(into, list)
 	}
@@ -87,7 +87,7 @@ func removeOld(into string, keep int) error {
 	for _, old := range all[:max(0, len(all)-keep)] {
 		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(old), backupPrefix), backupSuffix)
 		if _, err := time.Parse(backupTime, name); err != nil {
-			continue // the file belongs to somebody else
+			continue // not a file of BackupInto
 		}
 		if err := os.Remove(old); err != nil {
 			return err
@@ -104,7 +104,7 @@ func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // a copy that remains only takes up space
+	defer func() { _ = os.RemoveAll(work) }() // a remaining copy only takes up space
 	copied := filepath.Join(work, ledgerFile)
 	has, issuer := map[string]bool{}, false
 	for r := tar.NewReader(from); ; {

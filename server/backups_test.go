@@ -30,8 +30,8 @@ func need(t testing.TB, err error) {
 	}
 }
 
-// forward forwards connections from one address to another, as when a name is moved to another
-// machine.
+// forward forwards connections from one address to another, like a name that now points to
+// another machine.
 func forward(t *testing.T, from, to string) {
 	l, err := net.Listen("tcp", from)
 	need(t, err)
@@ -58,8 +58,7 @@ func forward(t *testing.T, from, to string) {
 
 // TestHourlyBackups takes backups of a server during a run, and restores the newest one on
 // another machine with other folders, another port and another name. The same agents then
-// finish the run there. Nothing in the backup is lost, and revocations after it remain in
-// effect.
+// finish the run there. Nothing in the backup is lost, and later revocations remain in effect.
 func TestHourlyBackups(t *testing.T) {
 	t.Run("folder", func(t *testing.T) { testHourlyBackups(t, false) })
 	t.Run("PostgreSQL", func(t *testing.T) {
@@ -201,7 +200,7 @@ func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) 
 		need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", from.URL("postgres")))
 		need(t, os.MkdirAll(into, 0o700))
 		for _, part := range []string{"pki", "blobs"} {
-			// cp keeps the permissions of the keys. Its errors concern files that the server
+			// cp keeps the permissions of the keys. It fails only for files that the server
 			// deletes at the same time.
 			_ = exec.Command("cp", "-a", filepath.Join(dir, part), into).Run()
 		}
@@ -225,8 +224,8 @@ func storedRun(t *testing.T, database, id string) ledger.Run {
 	return r
 }
 
-// TestMissingState checks that a run whose state is missing from the store reports this, and
-// continues when the file is back.
+// TestMissingState checks that a run reports if its state is missing from the store, and
+// continues when the file is restored.
 func TestMissingState(t *testing.T) {
 	k, err := kernel.Default()
 	need(t, err)
@@ -261,7 +260,7 @@ func runPostgres(name string, args ...string) error {
 }
 
 // TestFailedBackup checks that a backup that is damaged or cannot be written does not replace a
-// good one, and that the failure is recorded.
+// good backup, and that the failure is recorded.
 func TestFailedBackup(t *testing.T) {
 	s := &site{t: t, dir: t.TempDir()}
 	p, _ := s.serve("server", "127.0.0.1:0", nil)

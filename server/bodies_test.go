@@ -96,13 +96,13 @@ func TestBodies(t *testing.T) {
 			t.Error(r, err)
 		}
 	})
-	// The same calls work with other protocols and as JSON.
+	// The calls also work with other protocols and as JSON.
 	for _, o := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON(), connect.WithSendGzip()} {
 		if _, err := v1.NewAgentServiceClient(a.http, st.url, o, protocol.Client()).Exchange(t.Context(), &v1.ExchangeRequest{}); err != nil {
 			t.Errorf("%T: %v", o, err)
 		}
 	}
-	// Strangers may join, and 16 kB of compressed data could expand to 8 MiB.
+	// Strangers may call Join, and 16 kB of compressed data could expand to 8 MiB.
 	for _, o := range []connect.ClientOption{connect.WithClientOptions(), connect.WithGRPC(), connect.WithGRPCWeb()} {
 		_, err := v1.NewAgentServiceClient(a.http, st.url, o, connect.WithSendGzip(), protocol.Client()).Join(t.Context(), &v1.JoinRequest{Name: strings.Repeat("x", 8<<20)})
 		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "must not be compressed") {

@@ -106,8 +106,8 @@ func TestRevocation(t *testing.T) {
 	}
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
 	testkit.Must(t, err)
-	// Test Push first. Push does not look up an agent that has just checked in, so only the
-	// revocation can end the cached trust.
+	// Test Push first, because Push does not look up an agent that has just checked in, so only
+	// the revocation can end the cached trust.
 	calls := []struct {
 		what string
 		call func() error
@@ -242,7 +242,7 @@ func must2[T any](x T, err error) T {
 }
 
 // TestForgotten checks that if the server does not know an agent's clients, for instance after
-// a restore from an old backup, its response asks the agent to announce them.
+// a restore from an old backup, its response asks the agent to announce its clients.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -142,8 +142,8 @@ func simulatedWith(t *testing.T, run, plan string, d, own *series.Dataset, k *ke
 	return simulatedAs(t, plan, d, own, &sim.Replay{Run: run, Secret: fleetSecret}, k)
 }
 
-// simulatedAs is like simulatedWith, but takes any sim.Replay. If it is nil, the plan's seed
-// selects the examples.
+// simulatedAs is like simulatedWith, but takes any sim.Replay. If the replay is nil, the plan's
+// seed selects the examples.
 func simulatedAs(t *testing.T, plan string, d, own *series.Dataset, of *sim.Replay, k *kernel.Set) []byte {
 	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))

@@ -19,11 +19,11 @@ import (
 	"loadstar/server/keepers"
 )
 
-// identityPlan is a plan of TestPrivateIdentity. Agents train it too if fleet is set.
+// identityPlan is a plan of TestPrivateIdentity. If fleet is set, agents also train it.
 type identityPlan struct {
 	fleet   bool
 	text    string
-	keepers string // of the private form
+	keepers string // keepers of the private plan
 }
 
 var identityPlans = []identityPlan{
@@ -51,7 +51,7 @@ var identityPlans = []identityPlan{
 
 var identityAll = flag.Bool("identity", false, "all plans and forms of TestPrivateIdentity, and 200 clients on 20 agents")
 
-// identityResult is what TestPrivateIdentity prints at the end.
+// identityResult is the result that TestPrivateIdentity prints at the end.
 type identityResult struct {
 	Plans     int `json:"plans"`
 	Fleets    int `json:"fleets"`
@@ -59,10 +59,11 @@ type identityResult struct {
 	Different int `json:"different"`
 }
 
-// TestPrivateIdentity trains plans in the simulator, which adds updates without masks: as private ones
-// they have the weights of the plain ones, byte for byte. Fleets with keepers, on SQLite, on
-// PostgreSQL and through a region, have the weights of the simulator. The draws of a fleet differ between a plain and a
-// private plan, so that two sums never repeat the same training.
+// TestPrivateIdentity trains plans in the simulator, which adds updates without masks. A
+// private plan must give the same weights as the plain plan, byte for byte. Fleets with
+// keepers, on SQLite, on PostgreSQL and through a region, must give the weights of the
+// simulator. The draws of a fleet differ between a plain and a private plan, so that two sums
+// never repeat the same training.
 func TestPrivateIdentity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs fleets")
@@ -71,7 +72,7 @@ func TestPrivateIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plans, agents, clients := identityPlans[4:6], 3, 9 // the others are in TestPrivateFleet
+	plans, agents, clients := identityPlans[4:6], 3, 9 // TestPrivateFleet trains the others
 	forms := []string{"region"}
 	if *identityAll {
 		plans, agents, clients, forms = identityPlans, 20, 200, []string{"sqlite", "postgres", "region"}
@@ -101,7 +102,7 @@ func TestPrivateIdentity(t *testing.T) {
 	}
 }
 
-// forms returns the plain and the private form of a plan. All clients take part in each round.
+// forms returns the plain and the private version of a plan. All clients train in each round.
 func (x *identityPlan) forms(clients int) (plain, hidden string) {
 	text := strings.Replace(x.text, "server: {", "server: {clip: 0, ", 1)
 	if text == x.text {
@@ -111,8 +112,8 @@ func (x *identityPlan) forms(clients int) (plain, hidden string) {
 	return "{" + text + "}", "{" + text + ", privacy: {mode: private, keepers: [" + x.keepers + "], least: 2, check: none}}"
 }
 
-// identical trains plans in a fleet, and returns how many have other weights in the simulator.
-// In the form region, half of the agents are behind a region.
+// identical trains plans in a fleet, and returns how many of them have other weights in the
+// simulator. If form is region, half of the agents are behind a region.
 func (s *site) identical(form string, plans []identityPlan, agents int, d *series.Dataset, k *kernel.Set) (different int) {
 	s.t.Helper()
 	database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
@@ -197,5 +198,5 @@ func (s *site) enrol(agents int, servers []door, d *series.Dataset, k *kernel.Se
 			}
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // until the last agent has its receipt
+	time.Sleep(300 * time.Millisecond) // wait until the last agent has its receipt
 }

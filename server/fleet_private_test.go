@@ -160,7 +160,7 @@ func TestPrivateFleet(t *testing.T) {
 		"region nearest": {"{algorithm: fedavg, server: {robust: nearest}, " + common + ", privacy: {mode: private, keepers: [k1, k2], least: 2}, evaluate: {every: 0}}", 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // the tests mostly wait
+			t.Parallel() // the tests spend most of their time waiting
 			s := &site{t: t, dir: t.TempDir()}
 			d := generated(t, 9)
 			database := "sqlite:" + filepath.Join(s.dir, "ledger.db")
@@ -184,7 +184,7 @@ func TestPrivateFleet(t *testing.T) {
 			}
 			servers := []door{{operator, at}}
 			restart := func() {}
-			if strings.HasPrefix(name, "region") { // for every second agent
+			if strings.HasPrefix(name, "region") { // every second agent is behind the region
 				agents = max(agents, 5)
 				asRegion := s.asRegion("region", at, operator)
 				region, regionAt := s.serve("region", "127.0.0.1:0", asRegion)

@@ -53,8 +53,7 @@ func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
 	return made
 }
 
-// host runs a real agent that reaches the server at the given address, until stop is
-// called.
+// host runs a real agent that calls the server at the given address, until stop is called.
 func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	st.Helper()
 	return st.hostFor(name, address, d, nil)

@@ -21,8 +21,8 @@ import (
 func newHTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// The timeout is long because links may be slow. How long a request's body may take also
-		// depends on its maximum size.
+		// The timeout is long because links may be slow. The time limit for a request's body
+		// also depends on the body's maximum size.
 		ReadTimeout: 10 * time.Minute,
 		// Small frames save memory, because every connection buffers a whole frame, even
 		// before the caller is authenticated.
@@ -110,7 +110,7 @@ func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Con
 	return service.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(limits.Listener(l), "", "") })
 }
 
-// addressOf returns the address under which agents reach a listener.
+// addressOf returns the address at which agents reach a listener.
 func (s *server) addressOf(l net.Listener) string {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil || len(s.Hosts) == 0 {
@@ -119,8 +119,8 @@ func (s *server) addressOf(l net.Listener) string {
 	return "https://" + net.JoinHostPort(s.Hosts[0], port)
 }
 
-// The errors of calls that arrive at the wrong port. An agent takes "permission denied" for its
-// revocation and exits. On "unavailable", it keeps its results and retries.
+// The errors of calls that arrive at the wrong port. An agent interprets "permission denied" as
+// its revocation and exits. After "unavailable", it keeps its results and retries.
 var (
 	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators use a separate address (operators in server.yaml)"))
 	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))

@@ -187,7 +187,7 @@ func TestRejoin(t *testing.T) {
 		}
 		announce(m, "a0", "a1")
 	}
-	// The proof is valid for one request and does not work with another.
+	// The proof is valid for only one request.
 	key, csr := request(st)
 	digest := sha256.Sum256([]byte("another request"))
 	signature, err := ecdsa.SignASN1(rand.Reader, again.key, digest[:])
@@ -201,8 +201,8 @@ func TestRejoin(t *testing.T) {
 	}
 	announce(st.machine(s.Agent, key, s.Certificates[0]), "a0", "a1")
 
-	// A revoked agent joins as a new agent, and its clients stay bound to the old one until they
-	// are freed.
+	// A revoked agent joins as a new agent, and its clients stay bound to the old agent until
+	// they are freed.
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: first.id})
 	testkit.Must(t, err)
 	anew := st.enrol(st.token(1), again)

@@ -45,9 +45,9 @@ type open struct {
 	server   *httptest.Server
 
 	mu       sync.Mutex
-	refuses  string                               // the rule by which it refuses
+	refuses  string                               // the rule by which the keeper refuses
 	withheld bool                                 // the keeper approves no plan
-	newest   int64                                // the newest round that it claims to have released
+	newest   int64                                // the newest round that the keeper claims to have released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 	members  []string                             // in the order of their enrolment
 }
@@ -249,7 +249,7 @@ func (st *station) weights(run string, version int64) (hash string) {
 // plan, even if a keeper is unavailable and the server restarts in the meantime.
 func TestMaskedRounds(t *testing.T) {
 	both := []*open{newOpen(t), newOpen(t)}
-	slices.SortFunc(both, func(a, b *open) int { // the first one is asked first
+	slices.SortFunc(both, func(a, b *open) int { // in the order in which the server asks them
 		x, y := member.PinOf(a.says.Identity), member.PinOf(b.says.Identity)
 		return slices.Compare(y[:], x[:])
 	})
@@ -294,7 +294,7 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("an evaluation", "must not have an evaluation", q, func(q *v1.Result) { q.Evaluation = &v1.Evaluation{Clients: 1} })
 	wrong("a client twice", "has the same client twice", q, func(q *v1.Result) { q.Shares[1].Client = "b0" })
 	b.counted(q)
-	b.counted(q) // the answer to it was lost
+	b.counted(q) // the answer to the earlier attempt was lost
 	wrong("the same part", "rule part: another result of agent "+b.id+" is number 0 of the round", st.masked(y, b.id, 0, both, "b2"), func(*v1.Result) {})
 	b.counted(st.masked(y, b.id, 1, both, "b2"))
 	a.counted(st.masked(x, a.id, 0, both, "a0", "a1"))
@@ -378,8 +378,8 @@ func TestMaskedRounds(t *testing.T) {
 }
 
 // search looks in the ledger for data of a client that a run must not reveal: numbers from the
-// sum that the client's agent has sent, and the sizes of the client's update. The updates are
-// those of [station.sum].
+// sum that the client's agent has sent, and the sizes of the client's update. It expects the
+// updates of [station.sum].
 func (st *station) search(run, client string) map[string]bool {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
@@ -602,8 +602,8 @@ func TestCheckedResults(t *testing.T) {
 			t.Errorf("%s: %v, %s", what, s.Outcome, s.Reason)
 		}
 	}
-	// A refusal ends the turn. There is no second attempt, and the round does not wait for
-	// one.
+	// A refusal ends the turn. The agent makes no second attempt, and the round does not wait
+	// for the client.
 	if s, err := c.Push(c.ctx, st.masked(z, c.id, 2, k, "c0")); err == nil && s.Outcome == v1.Outcome_OUTCOME_COUNTED {
 		t.Error("after a refusal another result of the client counts")
 	}
@@ -620,7 +620,7 @@ func TestCheckedResults(t *testing.T) {
 	go func() {
 		q := st.masked(y, b.id, 0, k, "b0")
 		s, err := b.Push(b.ctx, q)
-		for connect.CodeOf(err) == connect.CodeUnavailable || s.GetOutcome() == v1.Outcome_OUTCOME_UNKNOWN { // the result has waited too long
+		for connect.CodeOf(err) == connect.CodeUnavailable || s.GetOutcome() == v1.Outcome_OUTCOME_UNKNOWN { // until the result has waited too long
 			s, err = b.Push(b.ctx, q)
 		}
 		if err != nil {
@@ -629,7 +629,8 @@ func TestCheckedResults(t *testing.T) {
 		pushed <- s
 	}()
 	testkit.Eventually(st, "the result waits", func() bool { return st.keepers.Known() != nil && st.waiting() == 1 })
-	// Without its numbers, a result does not wait. Its agent keeps it and learns when to ask again.
+	// A result without its numbers does not wait. Its agent keeps the result and learns when to
+	// ask again.
 	offer := st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3")
 	offer.Chunk = nil
 	testkit.Eventually(st, "the server has noticed", func() bool { _, err := st.keepers.Statements([]string{"auditor"}); return err != nil })

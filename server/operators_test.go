@@ -16,9 +16,9 @@ import (
 	"loadstar/server/pki"
 )
 
-// TestOperatorsAddress checks that if operators have a separate address, they are refused at
-// the agents' address, and agents are refused at the operators'. The response with a new token
-// contains the agents' address.
+// TestOperatorsAddress checks that if operators have a separate address, the server refuses
+// operators at the agents' address, and agents at the operators' address. The response with a
+// new token contains the agents' address.
 func TestOperatorsAddress(t *testing.T) {
 	t.Parallel()
 	at := testkit.AddressFor(t)

@@ -32,9 +32,9 @@ func (st *station) added(names []string, all ...*v1.Result) *v1.Result {
 	return whole(q, round.AppendVector(nil, sum))
 }
 
-// TestRegionOfPrivateRun lets agents of a hub and of a region take part in private rounds. The weights
-// are those of the plain run, the keeper is asked once with all agents, and the region deletes
-// what it has forwarded.
+// TestRegionOfPrivateRun trains private rounds with agents of a hub and of a region. The
+// weights equal those of the plain run, the hub asks the keeper once for all agents, and the
+// region deletes what it has forwarded.
 func TestRegionOfPrivateRun(t *testing.T) {
 	k := []*open{newOpen(t)}
 	hub := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -102,8 +102,8 @@ func TestRegionOfPrivateRun(t *testing.T) {
 	}
 }
 
-// TestLyingRegion sends sums of a region that lies about their members. The hub refuses them and
-// names the rule. A sum that was sent before opens nothing.
+// TestLyingRegion sends sums of a region that lies about their members. The hub refuses these
+// sums and names the rule. An old sum that is sent again cannot be unmasked.
 func TestLyingRegion(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -144,7 +144,7 @@ func TestLyingRegion(t *testing.T) {
 	wrong(r, "one member less", "rule members: the members have 2 clients, and the sum has 3", both, func(q *v1.Result) { q.Members = q.Members[:1] })
 	wrong(other, "a sum of another region", "rule member: ", both, func(q *v1.Result) { q.Shares = sharesOf("o0") })
 
-	// A member is counted once in a round, in whichever sum it is.
+	// A member is counted once in a round, even if it is in several sums.
 	r.counted(st.added(names[:1], part(y, names[0], 0, "r0", "r1")))
 	wrong(r, "a counted member", "rule part: another result of agent "+names[0]+" is number 0 of the round", st.added(names[:1], part(y, names[0], 0, "r2")), func(*v1.Result) {})
 	last := st.added(names[1:], part(y, names[1], 0, "r2"))
@@ -159,8 +159,8 @@ func TestLyingRegion(t *testing.T) {
 		t.Errorf("rounds %+v, want 6 counted clients in the first", rounds)
 	}
 
-	// The sum of the last round opens nothing in the next one. The round is abandoned, and the
-	// weights stay those of before.
+	// The sum of the last round cannot be unmasked in the next round. The round is abandoned,
+	// and the weights do not change.
 	x, y, z = a.task(run, 1), r.task(run, 1), other.task(run, 1)
 	a.counted(part(x, a.id, 0, "a0", "a1"))
 	other.counted(part(z, other.id, 0, "o0"))
@@ -181,8 +181,8 @@ func sharesOf(clients ...string) (all []*v1.Share) {
 	return all
 }
 
-// TestRegionMustNotAddChecked checks that a region cannot hide a result from the check of its norm
-// in a sum.
+// TestRegionMustNotAddChecked checks that a region cannot hide a result from the check of norms
+// by adding it to a sum.
 func TestRegionMustNotAddChecked(t *testing.T) {
 	k := []*open{newOpen(t)}
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -204,7 +204,7 @@ func TestRegionMustNotAddChecked(t *testing.T) {
 	st.weights(run, 1)
 }
 
-// TestEnrolBehindRegion checks whose enrolments a hub forwards.
+// TestEnrolBehindRegion checks which enrolments a hub forwards.
 func TestEnrolBehindRegion(t *testing.T) {
 	k := newOpen(t)
 	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k.address("auditor")} })

@@ -92,7 +92,7 @@ func (h *shelf) names() string {
 	return strings.Join(all, " ")
 }
 
-// release releases the newest version of a run, or the given one.
+// release releases the newest version of a run, or the given version.
 func (st *station) release(run string, version int64) *v1.Release {
 	st.Helper()
 	r, err := st.operator.CreateRelease(st.Context(), &v1.CreateReleaseRequest{Run: run, Version: version, Name: "day"})

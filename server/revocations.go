@@ -68,7 +68,7 @@ const sumField = `,"crc32c":"`
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeRevocation returns an event's line, with a checksum that detects damage. Otherwise a
-// damaged line could name another agent, and a restore would not revoke the right one.
+// damaged line could name another agent, and a restore would not revoke the right agent.
 func encodeRevocation(e directory.Event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -237,7 +237,7 @@ func (r *revocations) run(ctx context.Context, s *server) error {
 		cancel()
 		level := slog.LevelInfo
 		switch {
-		case ledger.Unreachable(err): // nobody can be revoked in the meantime
+		case ledger.Unreachable(err): // without the database, nothing can be revoked
 			level = slog.LevelWarn
 		case err != nil:
 			level = slog.LevelError

@@ -1,5 +1,5 @@
-// Package server assembles the gateway and the coordinator into a server. These run in one
-// process or in several.
+// Package server assembles the gateway and the coordinator into a server. The gateway and the
+// coordinator run in one process or in several.
 package server
 
 import (
@@ -84,16 +84,16 @@ type Config struct {
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
 	Web *web.Config
-	// Explain describes to operators what a plan means for a number of clients. It may be nil.
+	// Explain explains a plan for a number of clients to operators. It may be nil.
 	Explain func(p *fed.Plan, clients int) (string, error)
 	// Data is the coordinator's own data, or nil.
 	Data *terms.OwnData
 	// Hub makes this server a region, which relays the hub's tasks instead of driving its
-	// own runs. Linger is how long a region waits for further results of a round before it
-	// sends a sum.
+	// own runs. Linger is the time for which a region waits for further results of a round
+	// before it sends a sum.
 	Hub    *Hub
 	Linger time.Duration
-	// Notify sends the findings of checks to people. It may be nil.
+	// Notify sends notifications of findings. It may be nil.
 	Notify *examine.Notifier
 	// Keepers are the keepers that private plans may name.
 	Keepers []keepers.Address
@@ -144,7 +144,7 @@ type server struct {
 	authority *pki.Authority
 	ledger    *ledger.Ledger
 	revoked   *revocations
-	folder    *os.File // locked while this process runs; nil unless its database is SQLite
+	folder    *os.File // folder that is locked while this process runs; nil unless the database is SQLite
 	blobs     blob.Store
 	rawBlobs  blob.Store // without the cache
 	terms     *terms.Cache
@@ -152,7 +152,7 @@ type server struct {
 	registry  *prometheus.Registry
 	limited   *access.LimitReport
 	ready     atomic.Bool // all roles have started
-	running   *os.File    // exists while this process runs; nil if another process has it
+	running   *os.File    // file that exists while this process runs; nil if another process has it
 	unclean   bool        // the previous process did not end cleanly
 	// waits describes what rounds are waiting for. It is nil without the role gateway.
 	waits func(context.Context) ([]string, error)
@@ -329,13 +329,13 @@ func (s *server) close() {
 	}
 }
 
-// serve runs the configured roles. If one of them ends, all end.
+// serve runs the configured roles. If one of them ends, it stops the others.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	s.limited = access.NewLimitReport(s.Log, s.registry)
 	s.listens = map[string]string{}
 	var agents, operators net.Listener
-	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which is less important
+	if slices.Contains(s.Roles, Gateway) { // listen here first, because the port for monitoring is less important
 		var err error
 		if agents, err = service.Listen("--listen", s.Listen); err != nil {
 			return err

@@ -90,11 +90,11 @@ func (s *server) markRunning() (undo func(), err error) {
 		return nil, err
 	}
 	if disk.TryLock(f) != nil {
-		return func() {}, f.Close() // another process with the same folder and roles
+		return func() {}, f.Close() // another process with the same folder and roles is running
 	}
 	s.running, s.unclean = f, there
 	return func() {
-		if there { // a later start must also report it
+		if there { // a later start must also report the unclean end
 			_ = s.running.Close() // the file contains no data that must be kept
 			s.running = nil
 		}
@@ -166,8 +166,8 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 	defer cancel()
 	store, schema, err := sqlstore.OpenToLook(call, s.Database)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // not a missing socket
-		all.OK(check, "there is no database yet; loadstar serve makes it")
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // the error must not concern a missing socket
+		all.OK(check, "there is no database yet; loadstar serve creates it")
 		return all
 	case errors.Is(err, sqlstore.ErrDamaged):
 		all.Fail("database's integrity", "stop the server, keep a copy of its folder, restore the newest backup, and replace the disk", "%v", err)
@@ -176,7 +176,7 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 		all.Fail("database's answer", "check that the database runs, --database, the network, and that this user may read it", "%v", err)
 		return all
 	case schema.Version == 0:
-		all.OK(check, "the database is empty; loadstar serve makes the tables")
+		all.OK(check, "the database is empty; loadstar serve creates the tables")
 		_ = store.Close() // the store was only read
 		return all
 	case schema.Version < schema.Known:

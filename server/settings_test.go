@@ -72,8 +72,8 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	testkit.WantFinding(t, all, "issuer of certificates", finding.OK, "days left")
 }
 
-// TestUncleanEnd checks that a process that did not end cleanly is detected by the next one,
-// that a server does not start on a damaged ledger, and that doctor describes the damage.
+// TestUncleanEnd checks that a process detects that the previous one did not end cleanly, that
+// a server does not start on a damaged ledger, and that doctor describes the damage.
 func TestUncleanEnd(t *testing.T) {
 	st := newStation(t, nil)
 	st.join("a0")

@@ -99,7 +99,7 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return n
 	}
-	// Not only the size of each body is limited, but also the number of bytes that have arrived
+	// The server limits the size of each body, and also the number of bytes that have arrived
 	// from an agent. The length in a header does not count.
 	all := begin(a.http, v1.AgentServiceExchangeProcedure, 8<<20, 1, 4)
 	if n := refused(all); n > 0 {

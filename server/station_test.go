@@ -143,7 +143,7 @@ func (st *station) token(uses int64) string {
 }
 
 // join adds an agent with the given clients. Unlike [station.host], it does not ask the server
-// for a certificate; the tests of joining do that.
+// for a certificate, because other tests cover joining.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
 	return st.joinFor(time.Hour, clients...)
@@ -270,7 +270,7 @@ func whole(q *v1.Result, numbers []byte) *v1.Result {
 	return q
 }
 
-// heard returns the verdict on a turn that the agent receives.
+// heard returns the verdict that the agent receives on a turn.
 func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	a.st.Helper()
 	s, err := a.Exchange(a.ctx, &v1.ExchangeRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})

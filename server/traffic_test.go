@@ -64,9 +64,9 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 }
 
 // TestTraffic checks that a client's traffic in a round equals the prediction of
-// recipe.TrafficOf: the numbers once in each direction, and a few headers for every call. The
-// test also counts calls and connections, because a slow machine needs more check-ins, and an
-// agent opens a second connection if two calls overlap.
+// recipe.TrafficOf: the numbers once in each direction. It allows a few headers for every call.
+// The test also counts calls and connections, because a slow machine needs more check-ins, and
+// an agent opens a second connection if two calls overlap.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	// perCall is the maximum number of bytes of a call without its numbers, in either direction:

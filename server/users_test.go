@@ -105,9 +105,8 @@ var mayCall = map[string]string{
 	"admin":    "ListUsers PutUser RemoveUser IssueCertificate ListCertificates RevokeCertificate",
 }
 
-// TestEveryCallOfEveryRole checks that every call of the operators' API is refused for each
-// role that may not make it, whether the user has a certificate or a session, and is not
-// refused for the other roles.
+// TestEveryCallOfEveryRole checks that the operators' API refuses every call exactly to the
+// roles that may not make it, whether the user has a certificate or a session.
 func TestEveryCallOfEveryRole(t *testing.T) {
 	t.Parallel()
 	st := folk(t)
@@ -151,7 +150,7 @@ func TestEveryCallOfEveryRole(t *testing.T) {
 			t.Errorf("nobody may call %s", name)
 		}
 	}
-	// Neither strangers nor agents may call anything.
+	// Strangers and agents may make no call.
 	for name, h := range map[string]*http.Client{"nobody": st.nobody(), "an agent": st.join("a0").http} {
 		for i := range methods.Len() {
 			p := &person{st, h, st.url}
@@ -160,7 +159,7 @@ func TestEveryCallOfEveryRole(t *testing.T) {
 			}
 		}
 	}
-	// A browser without a session may call nothing.
+	// A browser without a session may make no call.
 	p := st.withSession("the-admin")
 	p.http.Jar = nil
 	for i := range methods.Len() {
@@ -315,7 +314,7 @@ func TestLosingAccess(t *testing.T) {
 	can(certified, "Whoami", "unauthenticated")
 	blob(certified, http.StatusUnauthorized)
 	can(other, "Whoami", "ok")
-	can(browser, "Whoami", "unauthenticated") // the session may be that of the thief of the key
+	can(browser, "Whoami", "unauthenticated") // the thief of the key may have opened the session
 	st.wantCode("watching", <-first, connect.CodeUnauthenticated)
 	var rest bytes.Buffer
 	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
@@ -360,7 +359,7 @@ func TestOldFolder(t *testing.T) {
 	st := begin()
 	had, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
 	testkit.Must(t, err)
-	// As after an upgrade, there is a certificate in the folder but not in the ledger.
+	// As after an upgrade, the certificate is in the folder but not in the ledger.
 	forget(t, st)
 	_, err = st.operator.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	st.wantCode("an unknown certificate", err, connect.CodeUnauthenticated)

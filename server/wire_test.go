@@ -148,7 +148,7 @@ func (rec *recorder) settled() bool {
 // appear.
 type secrets struct {
 	words  map[uint32]string // values of four bytes, which may also occur by chance
-	decoys map[uint32]bool   // harmless values, of the same number and similar size as words
+	decoys map[uint32]bool   // harmless values, as many as words and of similar size
 	pairs  map[uint64]string // values of eight bytes, which do not occur by chance
 	longs  map[[16]byte]string
 	texts  map[string]string
@@ -413,7 +413,7 @@ func leaked(x []float32) (b []byte) {
 }
 
 // TestWhatLeaves compares the messages with a list of everything that can leave an agent, which
-// docs/fleet.md explains. A new field requires a decision, and a sentence in that document.
+// docs/fleet.md explains. A new field requires a decision and a sentence in that document.
 func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run

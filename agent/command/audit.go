@@ -22,7 +22,7 @@ import (
 )
 
 // Audit attacks the newest updates of a client, or of every client if none is named, and prints
-// what they reveal. It asks the running agent, or reads the folder if none is running.
+// what they reveal. It asks the running agent, or reads the folder if no agent is running.
 func Audit(ctx context.Context, o Options, client string, asJSON bool) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -142,8 +142,8 @@ func askAudit(ctx context.Context, c *config.Config, client string) (*audit.Repo
 // attackNames describes what the attacks guess.
 var attackNames = map[string]string{audit.Profile: "mean load by hour of the day", audit.Readings: "single readings"}
 
-// writeAudit writes a report as a table, and the curves of the attack on the largest number of
-// updates for each kind of number.
+// writeAudit writes a report as a table. For each kind of number, it adds the curves of the
+// attack on the largest number of updates.
 func writeAudit(w io.Writer, r *audit.Report) error {
 	state := "counted by the server"
 	if r.Pending {
@@ -152,7 +152,8 @@ func writeAudit(w io.Writer, r *audit.Report) error {
 	fmt.Fprintf(w, `%s: updates of run %s, the newest of round %d (%s)
 
 An attacker has the updates, the plan, the weights, the personal layers and all
-readings but those it guesses. Correlation of its guesses with the truth:
+readings except those that it guesses. Correlation of its guesses with the
+truth:
 
 `, r.Client, r.Run, r.Round, state)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -173,7 +174,7 @@ readings but those it guesses. Correlation of its guesses with the truth:
 		}
 		fmt.Fprintf(w, "\n%s, %s\n  truth        %s\n  guess        %s\n  with secret  %s\n", attackNames[a.Name], span, curve(a.Truth), curve(a.Guess.Load), curve(a.Known.Load))
 	}
-	_, err := fmt.Fprintf(w, "\nThis is no proof: a server that chooses plan and weights can learn more. See\ndocs/privacy.md. Nothing of this leaves the machine, which keeps %.1f MB of weights\nfor audits.\n", float64(r.Stored)/1e6)
+	_, err := fmt.Fprintf(w, "\nThis is not a proof: a server that chooses plan and weights can learn more. See\ndocs/privacy.md. None of this leaves the machine, which stores %.1f MB of weights\nfor audits.\n", float64(r.Stored)/1e6)
 	return err
 }
 
@@ -191,7 +192,7 @@ func curve(values []float64) string {
 		if high > low {
 			at = int((v - low) / (high - low) * float64(len(levels)-1))
 		}
-		b.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // whoever is at the agent's address may send anything
+		b.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // another program at the agent's address may send any value
 	}
 	return b.String()
 }

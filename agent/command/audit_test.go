@@ -48,15 +48,15 @@ func TestWriteAudit(t *testing.T) {
 	}
 }
 
-// TestAskAudit asks a running agent for an audit. Whatever program is at its address cannot
-// control the terminal.
+// TestAskAudit asks a running agent for an audit. It also checks that another program at the
+// agent's address cannot control the terminal.
 func TestAskAudit(t *testing.T) {
 	asked := 0
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked++
 		send := func(code int, x any) {
 			w.WriteHeader(code)
-			_ = json.NewEncoder(w).Encode(x) // the test sees what is missing
+			_ = json.NewEncoder(w).Encode(x) // the test notices missing output
 		}
 		switch r.Method + " " + r.URL.Path {
 		case "GET /v1/clients":

@@ -47,7 +47,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(c.Groups)) {
 		say("group %s: %s", name, strings.Join(c.Groups[name], ", "))
 	}
-	say("forecasts of %s at each step, %s after its end at the latest; quantiles %v", c.Forecast.H, c.Forecast.Delay, c.Forecast.Levels)
+	say("forecasts of %s after each step, at most %s after its end; quantiles %v", c.Forecast.H, c.Forecast.Delay, c.Forecast.Levels)
 	var problems []error
 	ok := func(what string, err error) {
 		if err != nil {
@@ -61,7 +61,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 		ok("history "+c.History, checkHistory(c))
 	}
 	if c.Model == "" {
-		say("model: none; last week's load serves until a server releases one")
+		say("model: none; forecasts are last week's load until a server releases a model")
 	} else {
 		ok("model "+c.Model, checkModel(c, say))
 	}
@@ -122,7 +122,7 @@ func checkHistory(c *config.Config) error {
 	}
 	defer closer.Close()
 	if d.Interval != c.Step() {
-		return fmt.Errorf("it has steps of %s, the site has %s", config.Duration(d.Interval), c.Site.Interval)
+		return fmt.Errorf("it has an interval of %s, the site has %s", config.Duration(d.Interval), c.Site.Interval)
 	}
 	return nil
 }
@@ -136,9 +136,9 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	if f.Model.Step != 0 && f.Model.Step != c.Step() {
-		return fmt.Errorf("it is for steps of %s, the site has %s", config.Duration(f.Model.Step), c.Site.Interval)
+		return fmt.Errorf("it is for an interval of %s, the site has %s", config.Duration(f.Model.Step), c.Site.Interval)
 	}
 	country, names := c.Site.Country, slices.Collect(maps.Keys(c.Clients))
 	if c.History != "" {
@@ -147,13 +147,13 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 			for i := 0; len(c.Clients) == 0 && i < d.Len(); i++ {
 				names = append(names, strings.Clone(d.Meter(i).ID))
 			}
-			_ = closer.Close() // it was only read
+			_ = closer.Close() // the file was only read
 		}
 	}
 	for _, need := range f.Model.Problem.Names() {
 		switch {
 		case need == "holidays" && country == "":
-			return errors.New("it knows public holidays; write the country of the site, such as site: {country: DE}")
+			return errors.New("it uses public holidays; set the country of the site, such as site: {country: DE}")
 		case (need == "temperature" || need == "wind") && c.Weather.Address == "":
 			say("model %s reads the weather column %s: set weather.address, or send weather to the inbox or to /v1/weather", f.Model.Plan.Name, need)
 		}
@@ -164,7 +164,7 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 			own++
 		}
 	}
-	say("model %s: %d of %d clients have weights of their own; for the others they are fitted", f.Model.Plan.Name, own, len(names))
+	say("model %s: %d of %d clients have their own personal layers; the agent fits those of the others", f.Model.Plan.Name, own, len(names))
 	return nil
 }
 
@@ -187,7 +187,7 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 	}
 	i, err := identity.Open(c.Dir)
 	if errors.Is(err, identity.ErrNotJoined) && c.Server == config.ServerOptional {
-		say("server: none was joined; the agent forecasts alone")
+		say("server: none; the agent has joined no server and forecasts alone")
 		return
 	}
 	if err != nil {
@@ -208,8 +208,8 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 	ok("server "+i.Server(), err)
 }
 
-// Discover listens to a broker for some time. It prints the topics that look like meters, with
-// lines for agent.yaml. If c has no address, Discover uses that of the configuration.
+// Discover listens to a broker for some time, and prints the topics that look like meters, with
+// lines for agent.yaml. If c has no address, Discover uses the address in the configuration.
 func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duration) error {
 	if c.Broker == "" {
 		file, err := config.Read(o.Config, os.Environ())

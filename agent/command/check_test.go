@@ -11,7 +11,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestCheckPrivatePlan checks that the check of a private plan names what the agent's policy
+// TestCheckPrivatePlan checks that the output for a private plan states what the agent's policy
 // requires of keepers.
 func TestCheckPrivatePlan(t *testing.T) {
 	dir := t.TempDir()
@@ -24,7 +24,7 @@ func TestCheckPrivatePlan(t *testing.T) {
 		{"keepers: [" + pin + "]", "least: 2", "", "would decline it: privacy.least is 2 and policy.least_members is 20, unless each of its keepers has least: 20 or more in keeper.yaml"},
 		{"keepers: [" + pin + "], least_members: 2", "least: 2", "the agent trains it if each of its keepers has least: 2 or more", ""},
 		{"keepers: [" + pin + "], least_members: 2", "keepers: [a, b]", "", "the plan has 2 keepers, and this agent trusts 1 (policy.keepers)"},
-		{"private: never", "least: 20", "", "this agent trains only plain ones (policy.private)"},
+		{"private: never", "least: 20", "", "this agent trains only plain plans (policy.private)"},
 	} {
 		keepers := "keepers: [a], "
 		if strings.HasPrefix(x.privacy, "keepers") {

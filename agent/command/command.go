@@ -36,7 +36,7 @@ type Options struct {
 	Policy []string
 	// Join is the server that the agent joins when it starts for the first time, or zero.
 	Join    identity.Joining
-	Version string // of the program
+	Version string // version of the program
 	Out     io.Writer
 	Log     *slog.Logger
 	// Now is the clock of an agent inside another program, which must then call Tick and Work of
@@ -65,14 +65,14 @@ type Agent struct {
 	Service *live.Service
 
 	o Options
-	c *config.Config // as it was read at the start
+	c *config.Config // the configuration at the start
 	// fresh is the configuration with the reloaded clients and groups, or nil.
 	fresh  atomic.Pointer[config.Config]
 	store  *store.Store
 	audits audit.Auditor
 	// refused names the clients that the server refused. It may be empty or nil.
 	refused atomic.Pointer[string]
-	// generated means that the imported history is synthetic.
+	// generated is true if the imported history is synthetic.
 	generated bool
 }
 
@@ -88,14 +88,14 @@ func openStore(c *config.Config, o Options) (*Agent, error) {
 	x := &Agent{o: o, c: c, store: s}
 	if c.History != "" {
 		if err := x.importHistory(c.History); err != nil {
-			_ = s.Close() // report the error that made opening fail, not a second one
+			_ = s.Close() // the earlier error is the cause
 			return nil, err
 		}
 	}
 	return x, nil
 }
 
-// importHistory imports a prepared file unless this was done before.
+// importHistory imports a prepared file once.
 func (x *Agent) importHistory(path string) error {
 	d, closer, err := series.OpenPrepared(path)
 	if err != nil {
@@ -103,7 +103,7 @@ func (x *Agent) importHistory(path string) error {
 	}
 	defer closer.Close()
 	if d.Interval != x.c.Step() {
-		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, config.Duration(d.Interval), x.c.Site.Interval)
+		return fmt.Errorf("the history %s has an interval of %s, the site has %s; prepare the history with the site's interval", path, config.Duration(d.Interval), x.c.Site.Interval)
 	}
 	x.generated = x.generated || d.Generated
 	x.c.Site.Country = cmp.Or(x.c.Site.Country, d.Country)
@@ -143,7 +143,7 @@ func Open(c *config.Config, o Options) (*Agent, error) {
 		return nil, err
 	}
 	if err := x.openService(); err != nil {
-		_ = x.store.Close() // report the error that made opening fail, not a second one
+		_ = x.store.Close() // the earlier error is the cause
 		return nil, err
 	}
 	return x, nil
@@ -180,7 +180,7 @@ func (x *Agent) openService() error {
 	return err
 }
 
-// Close closes the files of an agent that does not run.
+// Close closes the files of an agent that is not running.
 func (x *Agent) Close() error {
 	var err error
 	if x.Service != nil {
@@ -189,7 +189,7 @@ func (x *Agent) Close() error {
 	return errors.Join(err, x.store.Close())
 }
 
-// readingsClients returns how to judge each client's readings.
+// readingsClients returns the settings by which the readings of each client are judged.
 func (x *Agent) readingsClients() (map[string]readings.Client, error) {
 	names, err := x.clients()
 	out := map[string]readings.Client{}
@@ -208,7 +208,7 @@ func broker(c *config.Config, version string, log *slog.Logger) mqtt.Config {
 	return m
 }
 
-// published is what MQTT publishes.
+// published contains the forecasts that MQTT publishes.
 type published struct {
 	*live.Service
 	store *store.Store

@@ -78,7 +78,7 @@ func TestAlone(t *testing.T) {
 			return 0, err.Error()
 		}
 		defer r.Body.Close()
-		text, _ := io.ReadAll(r.Body) // a cut answer fails the test below
+		text, _ := io.ReadAll(r.Body) // an incomplete answer fails the test below
 		return r.StatusCode, string(text)
 	}
 	testkit.Eventually(t, "the HTTP interface", func() bool { code, _ := post("/v1/readings", rows); return code == http.StatusOK })

@@ -33,8 +33,8 @@ clients and forecasts, alone or with a server; see docs/agent.md. With --data,
 it only trains for a server, and every meter in the dataset is a client.
 Readings and personal layers never leave this machine; docs/privacy.md explains
 what the updates can reveal. The agent declines plans that its policy does not
-allow. With --data, the policy is the default policy, which --policy changes. If
-the server is unreachable, the agent waits and reconnects. After a restart it
+allow. With --data, the agent uses the default policy, which --policy changes.
+If the server is unreachable, the agent waits and reconnects. After a restart it
 continues where it stopped.
 
 While the agent trains, it logs one line per minute. With --log-level debug it

@@ -25,7 +25,7 @@ import (
 
 // collectOften lets the heap grow to only 1.2 times the live heap before the next garbage
 // collection, unless the environment says otherwise. Training and forecasting hardly
-// allocate, so this costs almost no time.
+// allocate, so the additional garbage collections cost almost no time.
 func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(x.Run(ctx), x.Close())
 }
 
-// parts are the goroutines of an agent. If one of them fails, all end.
+// parts are the goroutines of an agent. If one of them fails, all others are stopped.
 type parts struct {
 	ctx  context.Context
 	stop context.CancelCauseFunc
@@ -146,7 +146,7 @@ func (x *Agent) train(p *parts) {
 	}
 	i, err := identity.Open(x.c.Dir)
 	if errors.Is(err, identity.ErrNotJoined) && x.c.Server == config.ServerOptional {
-		log.Info("no server was joined; forecasting alone")
+		log.Info("the agent has joined no server; forecasting alone")
 		return
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func (x *Agent) train(p *parts) {
 		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
 		err := agent.Run(ctx, x.agent(i, k))
 		if err != nil && x.c.Server == config.ServerOptional {
-			log.Error("training has ended; forecasts go on", "error", err)
+			log.Error("training has ended; forecasts continue", "error", err)
 			return nil
 		}
 		return err
@@ -180,7 +180,7 @@ func (x *Agent) agent(i *identity.Identity, k *kernel.Set) agent.Config {
 		Announced: func(refused []string, reason string) {
 			text := ""
 			if len(refused) > 0 {
-				text = fmt.Sprintf("the server refused %d clients, which train nothing: %s (%s)", len(refused), strings.Join(refused[:min(len(refused), 5)], ", "), reason)
+				text = fmt.Sprintf("the server refused %d clients, which do not train: %s (%s)", len(refused), strings.Join(refused[:min(len(refused), 5)], ", "), reason)
 			}
 			x.refused.Store(&text)
 		},
@@ -247,7 +247,7 @@ func (x *Agent) reload(ctx context.Context, intake *readings.Intake, client *mqt
 			return nil
 		case <-c:
 			if err := x.reread(intake, client); err != nil {
-				x.o.Log.Error("cannot read the configuration again; the old one stays", "error", err)
+				x.o.Log.Error("cannot reload the configuration; the old one stays in use", "error", err)
 			}
 		}
 	}
@@ -279,6 +279,6 @@ func (x *Agent) reread(intake *readings.Intake, client *mqtt.Client) error {
 	}
 	intake.SetClients(clients)
 	x.fresh.Store(&merged)
-	x.o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
+	x.o.Log.Info("reloaded the clients and groups", "clients", len(names), "groups", len(merged.Groups))
 	return nil
 }

@@ -24,8 +24,8 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// Status prints the state of every client. It asks the running agent, or reads the folder if
-// none is running.
+// Status prints the state of every client. It asks the running agent, or reads the folder if no
+// agent is running.
 func Status(ctx context.Context, o Options) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -40,7 +40,7 @@ func Status(ctx context.Context, o Options) error {
 // Model changes the model of a client: the action is pin, unpin or rollback.
 func Model(ctx context.Context, o Options, action, client string) error {
 	if !isAction(action) {
-		return fmt.Errorf("%q is no action; use pin, unpin or rollback", action)
+		return fmt.Errorf("%q is not an action; use pin, unpin or rollback", action)
 	}
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -84,7 +84,7 @@ func ask(ctx context.Context, c *config.Config, method, path string, o Options, 
 // stopped opens the folder of an agent that is not running.
 func stopped(c *config.Config, o Options, offline func(*Agent) error) error {
 	copied := *c
-	copied.History, copied.Model = "", "" // what was imported before is enough
+	copied.History, copied.Model = "", "" // a history and a model that were imported earlier suffice
 	x, err := Open(&copied, o)
 	if errors.Is(err, boltfile.ErrLocked) {
 		return fmt.Errorf("an agent is running in %s, but does not answer at %q: %w", c.Dir, c.HTTP.Listen, err)
@@ -144,8 +144,8 @@ var direct = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// plain replaces terminal control characters. They could be in names of releases from a server,
-// in names of models from a folder, and in the answer of another program at the agent's
+// plain replaces terminal control characters. They could occur in names of releases from a
+// server, in names of models from a folder, and in answers of another program at the agent's
 // address.
 type plain struct{ to io.Writer }
 
@@ -165,7 +165,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// control adds what the commands status, accept and model need to an HTTP interface.
+// control adds the paths that the commands status, accept and model use to an HTTP interface.
 func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake, refused func() *string) {
 	mux.HandleFunc("POST /v1/clients/{client}/scale", func(w http.ResponseWriter, r *http.Request) {
 		var b bytes.Buffer
@@ -207,11 +207,11 @@ func answer(w http.ResponseWriter, b *bytes.Buffer, err error) {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusConflict)
 	default:
-		_, _ = w.Write(b.Bytes()) // the client has gone
+		_, _ = w.Write(b.Bytes()) // the caller has disconnected
 	}
 }
 
-// receiving returns what a client has sent since the agent started.
+// receiving returns what a client's meter has sent since the agent started.
 type receiving func(client string) (readings.Receiving, bool)
 
 // nobody is used as receiving if no agent is running.
@@ -249,7 +249,7 @@ func writeStatus(w io.Writer, s *live.Service, arrived receiving, now time.Time)
 	return writeWeather(w, clients)
 }
 
-// writeFindings writes the problems of readings and what to do about them.
+// writeFindings writes the problems of readings, with advice.
 func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) error {
 	for _, c := range clients {
 		if len(c.Findings) == 0 || len(c.Members) > 0 {
@@ -271,7 +271,7 @@ func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) er
 	return nil
 }
 
-// Accept makes the scale of a client's bad readings its new scale.
+// Accept makes the scale of a client's bad readings the client's new scale.
 func Accept(ctx context.Context, o Options, client string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -291,12 +291,12 @@ func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%s: the readings that were marked bad (%d) are used; from now on, readings up to %.4g kW are\n", client, n, kw)
+	_, err = fmt.Fprintf(w, "%s: the readings that were marked bad (%d) are now used; from now on, readings up to %.4g kW are used\n", client, n, kw)
 	return err
 }
 
-// writeWeather writes how much accuracy models that were trained with weather lose because they
-// receive none.
+// writeWeather writes the loss of accuracy of models that were trained with weather but receive
+// none.
 func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 	said := map[issue.Reason][]string{}
 	for _, c := range clients {
@@ -305,7 +305,7 @@ func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(said)) {
-		a, _ := reason.WeatherCost() // the keys have one
+		a, _ := reason.WeatherCost() // all keys of the map have a cost
 		names := said[reason]
 		who := strings.Join(names, ", ")
 		if len(names) > 3 {
@@ -346,7 +346,7 @@ func describeReadings(c live.ClientStatus, at live.Site, now time.Time) string {
 	return state + " to " + clockTime(c.Newest, at, now)
 }
 
-// describeReceiving describes a meter that sends and has no reading yet.
+// describeReceiving describes a meter that sends messages but has no complete reading yet.
 func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string {
 	many := "messages"
 	if r.Messages == 1 {
@@ -359,7 +359,7 @@ func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string
 	return fmt.Sprintf("receiving (%d %s), first step complete at %s", r.Messages, many, complete.Format(form))
 }
 
-// clockTime returns hours and minutes for a time of today, and adds the date for other days.
+// clockTime formats a time as hours and minutes, with the date if it is not today.
 func clockTime(unix int64, at live.Site, now time.Time) string {
 	t := time.Unix(unix, 0).In(at.Zone)
 	if age := now.Sub(t); age < 20*time.Hour && age > -time.Hour {
@@ -378,8 +378,8 @@ func describeForecast(c live.ClientStatus, at live.Site) string {
 // sourceNames contains the displayed names of sources other than models.
 var sourceNames = map[issue.Source]string{issue.Median: "MEDIAN OF 28 DAYS", issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
 
-// describeModel describes what made the newest forecast. Refused names a model that the client
-// rejected because its forecasts would be worse, or is empty.
+// describeModel describes the model or the simpler source of the newest forecast. refused names
+// a model that the client refused because its forecasts would be worse, or is empty.
 func describeModel(c live.ClientStatus, refused string) string {
 	if c.Forecast == nil {
 		return ""
@@ -389,7 +389,7 @@ func describeModel(c live.ClientStatus, refused string) string {
 	case len(c.Members) > 0:
 		text = fmt.Sprintf("sum of %d clients", len(c.Members))
 	case fallback && c.Source != issue.None && c.Days < 28 && (c.Reason == issue.NoHead || c.Reason == issue.ShortHistory):
-		text = fmt.Sprintf("%s: %.0f days of history, about 28 needed for a model of its own", name, c.Days)
+		text = fmt.Sprintf("%s: %.0f days of history, about 28 needed for personal layers", name, c.Days)
 	case fallback && refused != "" && (c.Reason == issue.Refused || c.Reason == issue.NoRelease):
 		text, refused = fmt.Sprintf("%s: refused %s, which would be worse", name, refused), ""
 	case fallback:

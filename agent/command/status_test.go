@@ -16,8 +16,8 @@ import (
 	"loadstar/forecast/issue"
 )
 
-// TestCallStranger checks that a program that listens in place of the agent can neither control
-// the terminal nor send the token elsewhere.
+// TestCallStranger checks that another program at the agent's address can neither control the
+// terminal nor redirect the token.
 func TestCallStranger(t *testing.T) {
 	token := ""
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") }))
@@ -30,7 +30,7 @@ func TestCallStranger(t *testing.T) {
 		case "/fail":
 			http.Error(w, "\x1b[2Jno", http.StatusConflict)
 		default:
-			_, _ = w.Write([]byte("day\x1b]0;x\x07\u009b1m \u202eä\n")) // the test sees what is missing
+			_, _ = w.Write([]byte("day\x1b]0;x\x07\u009b1m \u202eä\n")) // the test notices missing output
 		}
 	}))
 	defer stranger.Close()

@@ -16,11 +16,11 @@ import (
 	"loadstar/series"
 )
 
-// Program is a program that has the commands of an agent.
+// Program is a program with the commands of an agent.
 type Program struct {
-	Name    string // what people type before the name of a command
+	Name    string // the words before the name of a command
 	Version string
-	Workers int // number of clients to train in parallel, unless a flag says otherwise
+	Workers int // default number of clients to train in parallel
 	// Open opens the dataset of the flag --data.
 	Open     func(path string) (*series.Dataset, io.Closer, error)
 	Data     string // describes --data
@@ -30,17 +30,17 @@ type Program struct {
 
 // Command is a command of an agent.
 type Command struct {
-	Name      string // with a space in it if the command is in a group
-	Arguments string // for people, such as "SERVER [TOKEN]"
+	Name      string // contains a space if the command is in a group
+	Arguments string // shown in the help, such as "SERVER [TOKEN]"
 	Min, Max  int    // number of arguments; no maximum if Max is negative
 	// Short, Long and Example are the help texts.
 	Short, Long, Example string
 	Flags                func(f *flag.FlagSet)
-	// Run runs the command after its flags have been parsed. It is nil for a group of commands.
+	// Run is called after the flags have been parsed. It is nil for a group of commands.
 	Run func(ctx context.Context, args []string) error
 }
 
-// ErrUsage is wrapped by the errors about an invalid command line.
+// ErrUsage is wrapped by all errors that report an invalid command line.
 var ErrUsage = errors.New("wrong command line")
 
 type usageError struct{ error }
@@ -48,7 +48,7 @@ type usageError struct{ error }
 func (e usageError) Is(target error) bool { return target == ErrUsage }
 func (e usageError) Unwrap() error        { return e.error }
 
-// Usagef returns an error that is ErrUsage.
+// Usagef returns an error that wraps ErrUsage.
 func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
 
 // Commands returns the commands. Their streams are read from p when they run.
@@ -78,7 +78,7 @@ func (l *list) Set(text string) error {
 	return nil
 }
 
-// Type implements the flag interface of the library that the larger program uses.
+// Type implements pflag.Value, which loadstar uses.
 func (l *list) Type() string { return "stringArray" }
 
 // configured adds the flag --config.
@@ -86,7 +86,7 @@ func configured(f *flag.FlagSet, o *Options) {
 	f.StringVar(&o.Config, "config", "agent.yaml", "the agent's configuration")
 }
 
-// options fills in what all commands need.
+// options fills in the options that all commands need.
 func (p *Program) options(o Options) Options {
 	o.Version, o.Out = p.Version, p.Out
 	if o.Log == nil {
@@ -95,7 +95,7 @@ func (p *Program) options(o Options) Options {
 	return o
 }
 
-// folder is the agent's folder unless the caller names another one.
+// folder is the default of the agent's folder.
 const folder = "loadstar-agent"
 
 // hostname returns the name of the machine. If it is unknown, operators see no name.
@@ -195,7 +195,7 @@ func (p *Program) discover() *Command {
 	var listen time.Duration
 	return &Command{
 		Name: "discover", Arguments: "[BROKER]", Max: 1,
-		Short:   "Listen to an MQTT broker and list the topics that look like meters",
+		Short:   "List the topics of an MQTT broker that look like meters",
 		Example: "  AGENT discover mqtt://broker.local",
 		Flags: func(f *flag.FlagSet) {
 			configured(f, &o)

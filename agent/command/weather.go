@@ -13,7 +13,8 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// missedDays is the number of past days that the agent requests after a start. Later it requests one.
+// missedDays is the number of past days that the agent requests after a start. Later requests
+// include one past day.
 const missedDays = 7
 
 // weatherService returns the service of a configuration, and the coordinates that it sends to the service.
@@ -49,7 +50,7 @@ func (x *Agent) fetchWeather(ctx context.Context, intake *readings.Intake) error
 	}
 	every := time.Duration(w.Every)
 	ahead := int(math.Ceil(time.Duration(x.c.Forecast.H).Hours()/24)) + 1
-	x.o.Log.Info("asking for weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
+	x.o.Log.Info("requesting weather", "service", w.Address, "place", at.String(), "every", w.Every.String())
 	// Spread the requests of agents that start together, for example after a power cut.
 	wait := rand.N(every/120 + 1)
 	retry := backoff.Backoff{Base: time.Minute, Cap: every}
@@ -64,7 +65,7 @@ func (x *Agent) fetchWeather(ctx context.Context, intake *readings.Intake) error
 			return nil
 		case err != nil:
 			if !failed {
-				x.o.Log.Warn("no weather; forecasts use what is stored, and the agent tries again", "error", err)
+				x.o.Log.Warn("no weather; forecasts use stored weather, and the agent tries again", "error", err)
 			}
 			failed, arrives, wait = true, false, retry.Next()
 			continue

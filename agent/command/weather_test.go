@@ -19,8 +19,8 @@ import (
 )
 
 // TestWeather runs an agent that requests weather from a service. It checks that the service
-// learns only rounded coordinates, that a failure does not stop the agent, and that the weather
-// reaches the store.
+// receives only rounded coordinates, that a failure does not stop the agent, and that the agent
+// stores the weather.
 func TestWeather(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs an agent")

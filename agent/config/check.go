@@ -37,7 +37,7 @@ func check(c *Config, keys map[string]int, problems *config.Problems) {
 	checkSite(c, bad)
 	choice("server", c.Server, ServerNone, ServerOptional, ServerRequired)
 	if d := c.Store.Keep; time.Duration(d) < 90*24*time.Hour {
-		bad("store.keep", "is %s; keep at least 90d, because models and intervals learn from the last weeks", d)
+		bad("store.keep", "is %s; keep at least 90d, because models and intervals are learned from the last weeks", d)
 	}
 	if d := time.Duration(c.Store.Flush); d < time.Second || d > time.Hour {
 		bad("store.flush", "is %s; write a duration from 1s to 1h", c.Store.Flush)
@@ -46,7 +46,7 @@ func check(c *Config, keys map[string]int, problems *config.Problems) {
 		problems.Add(0, "there are no clients; list them under clients:, such as clients: {main-panel: {}}, or name a prepared file as history:")
 	}
 	if len(c.Clients) > maxClients {
-		bad("clients", "has %d entries, at most %d are possible; run several agents", len(c.Clients), maxClients)
+		bad("clients", "has %d entries; the maximum is %d, so run several agents", len(c.Clients), maxClients)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {
 		c.Clients[name] = checkClient(c, name, bad, choice)
@@ -104,7 +104,7 @@ func checkClient(c *Config, name string, bad func(key, format string, a ...any),
 			x.Source = SourceMQTT
 		}
 	}
-	if x.Source == "http" || x.Source == "inbox" { // both accept every client
+	if x.Source == "http" || x.Source == "inbox" { // the inbox and HTTP accept readings of every client
 		x.Source = SourcePush
 	}
 	choice(key+".source", x.Source, SourcePush, SourceMQTT)

@@ -12,8 +12,8 @@ import (
 	"loadstar/internal/config"
 )
 
-// Config is the content of agent.yaml. Paths are relative to the folder of the file until
-// [Read] has made them absolute.
+// Config is the content of agent.yaml. Paths are relative to the file's folder until [Read]
+// makes them absolute.
 type Config struct {
 	// Dir is the agent's folder: readings.db, live.db (forecasts, models, scores), agent.db
 	// (training) and its identity.
@@ -23,7 +23,7 @@ type Config struct {
 	// server) or required.
 	Server string `yaml:"server"`
 	Store  Store  `yaml:"store"`
-	// History is a prepared file with earlier readings. The agent imports it once.
+	// History is a prepared file with earlier readings, which the agent imports once.
 	History string `yaml:"history"`
 	// Model is the folder of a model that clients use, such as that of a run.
 	Model string `yaml:"model"`
@@ -53,7 +53,7 @@ type Site struct {
 	// Zone is the time zone of the meters, such as Europe/Berlin. It must be given.
 	Zone string `yaml:"zone"`
 	// Country is the country or region whose public holidays apply, such as DE or AU-NSW. The
-	// default is the country of the history.
+	// default is the country in the history.
 	Country string `yaml:"country"`
 	// Interval is the length of a step. It is the same for all clients, and must divide an hour.
 	Interval Duration `yaml:"interval"`
@@ -91,11 +91,12 @@ type Client struct {
 	Limit float64 `yaml:"limit"`
 }
 
-// Weather is a service that the agent asks for weather. There is none if Address is empty.
+// Weather is a service from which the agent requests weather. If Address is empty, there is no
+// service.
 type Weather struct {
 	// Address is a service with the interface of Open-Meteo, such as https://api.open-meteo.com.
-	// Without it the agent fetches no weather. The service learns the rounded coordinates and the
-	// agent's internet address, and nothing else.
+	// Without an address, the agent fetches no weather. The service learns only the rounded
+	// coordinates and the agent's internet address.
 	Address string `yaml:"address"`
 	// Latitude is the site's latitude in degrees.
 	Latitude float64 `yaml:"latitude"`
@@ -108,7 +109,7 @@ type Weather struct {
 	Every Duration `yaml:"every"`
 }
 
-// MQTT is the connection to a broker. There is none if Broker is empty.
+// MQTT is the connection to a broker. If Broker is empty, the agent does not use MQTT.
 type MQTT struct {
 	// Broker is a URL with the scheme mqtt or mqtts.
 	Broker string `yaml:"broker"`
@@ -117,7 +118,7 @@ type MQTT struct {
 	// PasswordFile is a file with the password on one line.
 	PasswordFile string `yaml:"password_file"`
 	// CAFile is a file with the certificate authorities that sign the broker's certificate. By
-	// default, the agent uses those of the system.
+	// default, the agent uses the system's authorities.
 	CAFile string `yaml:"ca_file"`
 	// ServerName is the name in the broker's certificate, if it differs from the host in the
 	// address of the broker.
@@ -129,7 +130,7 @@ type MQTT struct {
 	Prefix string `yaml:"prefix"`
 }
 
-// HTTP is the agent's HTTP interface. There is none if Listen is empty.
+// HTTP is the agent's HTTP interface. If Listen is empty, there is no interface.
 type HTTP struct {
 	// Listen is the address of the interface; none disables it. Addresses that other machines can
 	// reach need a token.
@@ -154,7 +155,7 @@ type Forecast struct {
 	Fallback string `yaml:"fallback"`
 }
 
-// Share determines what may leave the agent.
+// Share determines whether the agent sends scores to the server.
 type Share struct {
 	// Scores is true if the agent is allowed to send scores to the server. Scores contain neither
 	// loads nor time series.
@@ -172,7 +173,7 @@ type Train struct {
 	Invitations string `yaml:"invitations"`
 }
 
-// The values of keys that name a choice.
+// The permitted values of keys.
 const (
 	ServerNone     = "none"
 	ServerOptional = "optional"
@@ -185,7 +186,7 @@ const (
 
 // Default returns the settings of an empty file.
 func Default() Config {
-	host, _ := os.Hostname() // if the host has no name, the agent is called agent
+	host, _ := os.Hostname() // without a host name, the agent's name is agent
 	host = cmp.Or(host, "agent")
 	return Config{
 		Dir:      "loadstar-agent",
@@ -211,8 +212,8 @@ func (c *Config) Step() time.Duration { return time.Duration(c.Site.Interval) }
 // File returns the path of a file in the agent's folder.
 func (c *Config) File(name string) string { return filepath.Join(c.Dir, name) }
 
-// Read reads a file and the environment. Variables such as LOADSTAR_AGENT_SITE_ZONE set
-// keys with a single value, here site.zone. Environ has the form of [os.Environ].
+// Read reads a file and the environment. Variables such as LOADSTAR_AGENT_SITE_ZONE set keys
+// with a single value, here site.zone. environ has the format of [os.Environ].
 func Read(path string, environ []string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -234,7 +235,7 @@ func Read(path string, environ []string) (*Config, error) {
 	return c, nil
 }
 
-// Parse reads the text of a file. It does not change paths.
+// Parse reads the text of a file. It does not make paths absolute.
 func Parse(data []byte, environ []string) (*Config, error) {
 	c := Default()
 	var problems config.Problems

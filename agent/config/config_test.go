@@ -27,7 +27,7 @@ func TestSmallest(t *testing.T) {
 	}
 }
 
-// TestFull reads the example of the documentation.
+// TestFull reads the example in the documentation.
 func TestFull(t *testing.T) {
 	c, err := Parse([]byte(`
 site: {zone: Europe/Berlin, interval: 15m}
@@ -125,7 +125,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that a file is refused or can be used, and never panics.
+// FuzzParse checks that Parse returns an error or a usable configuration, and never panics.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte("clients: [1, 2]"))

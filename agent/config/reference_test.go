@@ -17,8 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "regenerate docs/reference/agent-yaml.md")
 
-// TestReference checks that docs/reference/agent-yaml.md has every key with its comment in
-// the code and its default.
+// TestReference checks that docs/reference/agent-yaml.md lists every key with its comment and
+// its default in the code.
 func TestReference(t *testing.T) {
 	const path = "../../docs/reference/agent-yaml.md"
 	want := reference(t)
@@ -52,7 +52,7 @@ in the environment: ` + "`LOADSTAR_AGENT_SITE_ZONE` is `site.zone`" + `. The Deb
 	return out.Bytes()
 }
 
-// comments returns the comments of fields, by the name of the type and of the field.
+// comments returns the comments of fields, by type and field name.
 func comments(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, path := range []string{"config.go", "../../fed/policy/policy.go"} {

@@ -27,7 +27,7 @@ const (
 // TestSmallDevice checks the agent's memory use on an emulated ARM v7. The agent joins a
 // server, receives tasks, trains bose2023 and then dense, and sends the results. In the long
 // form of the test, it hosts ten meters with a year of hourly readings each. The measured
-// memory does not include that of the emulator.
+// memory excludes the emulator's own memory.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an emulated agent")
@@ -98,7 +98,7 @@ func TestSmallDevice(t *testing.T) {
 					t.Fatal(err)
 				}
 				most = max(most, now)
-				if time.Since(asked) < time.Second { // the command costs more than the measurement
+				if time.Since(asked) < time.Second { // the command itself costs more than the measurement
 					return false
 				}
 				asked = time.Now()

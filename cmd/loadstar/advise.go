@@ -27,14 +27,14 @@ func newAdvise() *cobra.Command {
 		Short: "Estimate the benefit of training your meters together",
 		Long: `Estimate the benefit of a federation. The command trains the given meters alone
 and together, with 14, 28, 91 and 364 days of history if available, and tests
-all models on the same last 28 days. The column ALONE has the error of the
-better of a short and a long training. The column SIMPLE has that of the best of
-three simple forecasts.
+all models on the same last 28 days. The column ALONE shows the lower error of a
+short and a long training. The column SIMPLE shows the lowest error of three
+simple forecasts.
 
 GAIN is the change of the median client's error, relative to the better of ALONE
 and SIMPLE. The 95 % interval shows how the gain depends on the choice of
-clients. TRAFFIC and CPU are per client and training. If the interval includes
-0, the verdict is "do not bother".
+clients. TRAFFIC and CPU are the costs per client and training. If the interval
+includes 0, the verdict is "do not bother".
 
 At least 3 meters are needed, and at most 100 are used. The command reads the
 test split of the data, so do not use its result to tune a plan.`,

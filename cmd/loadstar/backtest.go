@@ -56,27 +56,28 @@ forecast the same windows.
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
-load. With --h H it covers all of the next H hours. The relative MAE is the mean
-absolute error divided by that of a reference forecast of the same targets; a
-value below 1 is better than the reference. For forecasts of a single step, one
-step ahead, the reference is the last known load. For all other forecasts, it is
-the load at the same time a week before. --reference selects another reference.
+load. With --h H each forecast covers all of the next H hours. The relative MAE
+is the mean absolute error divided by that of a reference forecast of the same
+targets; a value below 1 is better than the reference. If only the next step is
+forecast, the reference is the last known load. Otherwise, the reference is the
+load at the same time a week before. --reference selects another reference.
 Errors are in kW.
 
 If --model is the folder of a run, the command scores the forecasts that
-'loadstar forecast' would have issued every 6 hours over the test split. Their
-corrections and intervals use only data that was known at the time. The command
-prints the error, the share of loads between P10 and P90, and the sources of the
-forecasts. It stores the scores of energies, sums and peaks in the run's folder
-for its report. --remove removes readings first, to show the effect of gaps. The
-forecasts are still compared with all readings. By default, the measured weather
-is used as a weather forecast without error. With --weather-error 2, the error
-of the temperature forecast has a standard deviation of 2 degrees 24 hours
-ahead, and of 1 degree one hour ahead. With --weather-error yesterday, the
-weather of the day before replaces the forecast.
+'loadstar forecast' would have issued every 6 hours over the test split. The
+forecasts' corrections and intervals use only data that was known at the time.
+The command prints the error, the share of loads between P10 and P90, and the
+sources of the forecasts. The command also stores the scores of energies, sums
+and peaks in the run's folder, for the run's report. --remove removes readings
+first, to show the effect of gaps. The command still compares the forecasts with
+all readings. By default, the measured weather is used as a weather forecast
+without error. With --weather-error 2, the error of the temperature forecast has
+a standard deviation of 2 degrees 24 hours ahead, and of 1 degree one hour
+ahead. With --weather-error yesterday, the weather of the day before replaces
+the forecast.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
-unique_id, cutoff, ds, y and one named after the model.`,
+unique_id, cutoff, ds, y, and a column named after the model.`,
 		Example: "  loadstar backtest --data datasets/sample --model all\n" +
 			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet\n" +
 			"  loadstar backtest --data mydata --model runs/day-ahead --remove 2%",
@@ -132,7 +133,7 @@ func (o *backtestOptions) run(cmd *cobra.Command) error {
 	}
 	for _, m := range o.models {
 		if o.isPath(m) {
-			return cli.Usagef("--model %s is a file or folder: name one run, and no baseline beside it", m)
+			return cli.Usagef("--model %s is a file or folder: name only one run, without baselines", m)
 		} else if !slices.Contains(o.baselines, m) {
 			return cli.Usagef("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(o.baselines, ", "))
 		}

@@ -29,14 +29,15 @@ and the certificate authority with its private key. Protect the file as
 carefully as the folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
-the backup are lost. Agents do not train these rounds again. The server abandons
-them and continues with the next round.
+the backup are lost. The server abandons these rounds and continues with the
+next round.
 
 With --into, the command writes the backup into a folder of backups under a name
-with its time, reads it again to verify it, and removes the oldest backups. It
-copies the list of revocations, which a restore needs, to the same folder. The
-server reports the age of the newest backup in its metrics. The timer
-loadstar-backup of the Debian package makes such a backup every hour.
+that contains the time, verifies it by reading it back, and removes the oldest
+backups. The command also copies the list of revocations, which a restore needs,
+to the same folder. The server reports the age of the newest backup in its
+metrics. The timer loadstar-backup of the Debian package makes such a backup
+every hour.
 
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
@@ -65,7 +66,7 @@ func (o *backupOptions) run(cmd *cobra.Command, _ []string) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it has the private key of the certificate authority\n", o.dir, b.File, cli.Size(b.Bytes), cli.Took(start))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it contains the private key of the certificate authority\n", o.dir, b.File, cli.Size(b.Bytes), cli.Took(start))
 		return err
 	}
 	err := disk.WritePrivate(o.out, func(f *os.File) error {
@@ -81,7 +82,7 @@ func (o *backupOptions) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s; it has the private key of the certificate authority\n", o.dir, o.out, cli.Size(size), cli.Took(start))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s; it contains the private key of the certificate authority\n", o.dir, o.out, cli.Size(size), cli.Took(start))
 	return err
 }
 
@@ -107,7 +108,7 @@ used after the backup. Create new ones with 'loadstar token create'.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (revocations == "") != without {
-				return cli.Usagef("a backup does not have what was revoked after it: give the server's list with --revocations DIR/revocations.jsonl, or --without-revocations if it is lost")
+				return cli.Usagef("a backup lacks later revocations: give the server's list with --revocations DIR/revocations.jsonl, or use --without-revocations if the list is lost")
 			}
 			f, err := os.Open(args[0])
 			if err != nil {

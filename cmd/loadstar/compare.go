@@ -38,29 +38,30 @@ func newCompare() *cobra.Command {
 		Long: `Compare plans and baselines on one or more datasets. The command trains every
 plan on every dataset and scores it on the test split. The relative MAE is the
 mean absolute error divided by that of a reference forecast of the same targets;
-a value below 1 is better than the reference. For plans that forecast a single
-step, one step ahead, the reference is the last known load. For all other plans,
-it is the load at the same time a week before. Baselines forecast as many steps
-ahead as the first plan. With several seeds, the tables show means over the
-seeds and, for the median, also the lowest and highest values.
+a value below 1 is better than the reference. For plans that forecast only the
+next step, the reference is the last known load. For all other plans, it is the
+load at the same time a week before. Baselines forecast as many steps ahead as
+the first plan. With several seeds, the tables show means over the seeds and,
+for the median, also the lowest and highest values.
 
-With --subject PLAN the tables also compare this plan with every other method
-client by client: the median ratio of its error to that of the other method, the
-share of clients with a lower error, and the shares with a significantly lower
-or higher error (Diebold-Mariano test of the daily errors, 5 % level). Days do
-not count if the two methods did not forecast the same number of targets.
+With --subject PLAN the tables also compare this plan, client by client, with
+every other method: the median ratio of its error to that of the other method,
+the share of clients with a lower error, and the shares with a significantly
+lower or higher error (Diebold-Mariano test of the daily errors, 5 % level).
+Days on which the two methods forecast different numbers of targets are
+excluded.
 
 Plans of the model dense are trained with model.gaps 0, so all methods forecast
 the same targets.
 
 Last week's profile, the rolling median and ridge-rich are shown with the plans,
-unless --baseline names other baselines or none. If the folder that contains
---out has a finished run of the same plan, seed and data, this run is not
-trained again.
+unless --baseline names other baselines or none. If the parent folder of --out
+contains a finished run of the same plan, seed and data, the command reuses this
+run.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
-the command again to continue it. If it is finished, its tables are printed
-again.`,
+the command again to continue it. If a comparison is finished, the command
+prints its tables again.`,
 		Example: "  loadstar compare --data datasets/sample \\\n" +
 			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },

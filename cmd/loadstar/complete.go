@@ -24,7 +24,7 @@ func completeValues(root *cobra.Command) {
 	visit = func(cmd *cobra.Command) {
 		for name, f := range flags {
 			if cmd.Flags().Lookup(name) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(name, f) // an error means that the command has its own completion
+				_ = cmd.RegisterFlagCompletionFunc(name, f) // fails if the command has its own completion
 			}
 		}
 		if names := strings.Fields(cmd.Use)[1:]; len(names) > 0 && cmd.ValidArgsFunction == nil && cmd.Runnable() {

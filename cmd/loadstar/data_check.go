@@ -45,8 +45,8 @@ of the fleet, the meters with findings (worst first), and a chart of the gaps.
 DATASET is a dataset.yaml, a folder with one, or a prepared file.
 
 Each finding has a severity: problem (do not train on the unchanged meter),
-warning (look at it first) or info (worth knowing). It also has one of these
-codes:
+warning (check the meter first) or info (worth knowing). It also has one of
+these codes:
 
 ` + codes.String() + `
 With --json the command prints one object:

@@ -22,8 +22,8 @@ func newDataFetch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch NAME",
 		Short: "Fetch public load data and convert it",
-		Long: `Fetch a public source of load data, and convert it into the folder that the
-descriptions in datasets/ name. NAME is one of these:
+		Long: `Fetch a public source of load data, and convert it into the folder that is named
+in the descriptions in datasets/. NAME is one of these:
 
 ` + sourceList() + `
 Without --from, git fetches the source at a pinned commit. With --from, nothing
@@ -51,7 +51,7 @@ datasets/README.md lists the sources' licences, addresses and known problems.`,
 			return fetch(cmd.Context(), cmd.OutOrStdout(), s, from, out)
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "checkout or download of the source")
+	cmd.Flags().StringVar(&from, "from", "", "convert this checkout or download of the source")
 	cmd.Flags().StringVarP(&out, "out", "o", "", "data folder, in which the command creates the folder of the source (default $"+read.RootEnv+", or data)")
 	return cmd
 }
@@ -110,7 +110,7 @@ func fetch(ctx context.Context, w io.Writer, s source.Source, from, out string) 
 func cannotFetch(s source.Source, err error) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "cannot fetch %s: %v\n", s.Name, err)
-	fmt.Fprintf(&text, "Get %s (%s) on a machine that can, and convert it:\n", s.From, s.Address)
+	fmt.Fprintf(&text, "Get %s (%s) on a machine with network access, and convert it:\n", s.From, s.Address)
 	for _, line := range s.Instructions() {
 		fmt.Fprintf(&text, "\n  %s", line)
 	}

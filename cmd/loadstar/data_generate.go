@@ -34,10 +34,10 @@ synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
 With --like, the data is a fixed set of generated buildings that stands in for a
-dataset of bose2023. A set has 42 buildings in California, Illinois or New York,
-or the 20 other buildings of table I (-sample). Its readings cover 2018 in steps
-of 15 minutes. The descriptions of the same names in datasets/ open these sets
-without generated files.
+dataset of bose2023. A set has 42 buildings in California, Illinois or New York
+or, if its name ends in -sample, the 20 other buildings of the paper's table I.
+Its readings cover 2018 in steps of 15 minutes. The descriptions with these
+names in datasets/ open the sets without generated files.
 
 All output that is based on generated data is labelled as synthetic. Use the
 data for trials and for speed measurements, but not as evidence of forecast

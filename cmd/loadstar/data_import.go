@@ -47,9 +47,9 @@ exported energy, gas and water, and reports what it skipped. It applies
 powerOfTenMultiplier and reads start times as Unix time.
 
 The files contain the UTC offset but not the time zone. Set the zone with
---zone. The command checks the zone against the offset. Estimated readings are
-imported and counted. The titles of usage points, which are often addresses, are
-written to meters.csv.`,
+--zone. The command checks the zone against the offset. The command imports
+estimated readings and counts them. The titles of usage points, which are often
+addresses, are written to meters.csv.`,
 		Example: "  loadstar data import green-button downloads --zone America/Los_Angeles -o home",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,7 +58,7 @@ written to meters.csv.`,
 	}
 	target.flags(cmd)
 	cmd.Flags().StringVar(&from.Zone, "zone", "", "time zone of the meters, such as America/New_York")
-	cmd.Flags().DurationVar(&from.Interval, "interval", 0, "import only meters with this interval, such as 15m (default the common interval of all)")
+	cmd.Flags().DurationVar(&from.Interval, "interval", 0, "import only meters with this interval, such as 15m (default the interval that all meters share)")
 	return cmd
 }
 

@@ -17,10 +17,10 @@ func newDataShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show DATASET",
 		Short: "Draw the load and the gaps of each month",
-		Long: `Draw the load and the gaps of each month in a line: the mean load of each day,
-and the share of its readings that are missing. Readings count as missing
-between the first and the last reading of a meter. Without --client, a day's
-load is the mean of all readings of all meters.
+		Long: `Draw a line for each month, with the mean load and the share of missing readings
+of each day. Readings count as missing only between the first and the last
+reading of a meter. Without --client, a day's load is the mean of all readings
+of all meters.
 
 DATASET is a dataset.yaml, a folder with one, or a prepared file. To find
 problems in the data, use 'loadstar data check'.

@@ -26,9 +26,9 @@ func newDemo() *cobra.Command {
 		Long: `Show a whole fleet on this machine in a minute, without a network and without
 your own data. A server and four agents run in this process and talk over
 mutual TLS. They train a model for 42 generated buildings. One agent is killed
-during training and restarts. Then days arrive that were not used for training,
-and the federated model is compared with last week's profile, the median of 28
-days, ridge regression, and each building alone.
+during training and restarts. Then the readings of days that were not used for
+training arrive, and the federated model is compared with last week's profile,
+the median of 28 days, ridge regression, and each building alone.
 
 The readings are GENERATED. No meter measured them. The table shows the result
 even if it is bad. All files are in a temporary folder, which is removed at the
@@ -74,10 +74,10 @@ func (o *demoOptions) run(cmd *cobra.Command, _ []string) error {
 	o.c.Stay = func(r *demo.Result) {
 		stay := !o.noBrowser || !o.asJSON
 		if stay {
-			fmt.Fprintln(o.c.Out, "\nThe pages stay up until you press Ctrl-C.")
+			fmt.Fprintln(o.c.Out, "\nThe pages are served until you press Ctrl-C.")
 		}
 		if o.asJSON {
-			_ = cli.PrintLine(o.c.Out, r) // nobody reads it
+			_ = cli.PrintLine(o.c.Out, r) // if writing fails, nobody reads the output
 		}
 		if stay {
 			<-cmd.Context().Done()

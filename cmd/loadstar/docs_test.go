@@ -125,7 +125,7 @@ func endServices(dir string) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		_ = p.Kill() // fails if the process has ended
+		_ = p.Kill() // fails only if the process has ended
 	}
 }
 
@@ -133,11 +133,11 @@ func endServices(dir string) {
 func runBlocks(t *testing.T, root, text string) (dir string) {
 	dir = t.TempDir()
 	t.Cleanup(func() { endServices(dir) })
-	port, err := testkit.FreePort() // for pages that need one
+	port, err := testkit.FreePort() // for pages that need a free port
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := exec.LookPath("loadstar") // package testscript puts it there
+	program, err := exec.LookPath("loadstar") // package testscript adds loadstar to the PATH
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func runBlocks(t *testing.T, root, text string) (dir string) {
 		}
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port), "LOADSTAR="+program, "PYTHONPATH="+filepath.Join(root, "python"), "PYTHONDONTWRITEBYTECODE=1")
-		cmd.WaitDelay = time.Second // a service in the background may keep the output open
+		cmd.WaitDelay = time.Second // a background service may keep the output open
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s\n%s", err, b.code, bytes.TrimSpace(out))

@@ -34,8 +34,8 @@ func newForecast() *cobra.Command {
 		Long: `Forecast the next hours of every meter.
 
 Without MODEL, the built-in model forecasts the next 24 hours of any meter with
-at least a day of readings, up to an hour apart. It needs no training but knows
-nothing about your meters, so a model that was trained on them is better.
+at least a day of readings, up to an hour apart. The built-in model needs no
+training, but a model that was trained on your meters forecasts better.
 
 MODEL is the folder of a run, or its shared.safetensors with plan.yaml next to
 it. The forecasts use only readings before the cutoff (--at). Weather after the
@@ -56,9 +56,9 @@ P90. Energies and peaks are separate forecasts, with their own intervals.
 
 With --paths 50 every row has 50 more columns, path1 to path50. Each of these
 columns is one possible course of the load. It is consistent with the quantiles
-at every step, and with how forecast errors usually follow one another. The sums
-or maxima of these courses give the distribution of a sum or a peak over any
-hours.
+at every step and with the usual correlation of forecast errors between steps.
+The sums or maxima of these courses give the distribution of a sum or a peak
+over any hours.
 
 A meter that did not take part in the run gets personal layers that are fitted
 to its own readings (see --fit-head). Intervals and corrections continue from
@@ -106,8 +106,8 @@ func (o *forecastOptions) run(cmd *cobra.Command, args []string) error {
 		return cli.NoData()
 	}
 	if os.Getenv("GOGC") == "" {
-		// Little memory stays in use for long, so less frequent garbage collection needs little
-		// additional memory.
+		// The live heap is small, so less frequent garbage collections need little additional
+		// memory.
 		debug.SetGCPercent(400)
 	}
 	d, closer, err := cli.OpenPlausible(cmd.ErrOrStderr(), o.data, o.root)

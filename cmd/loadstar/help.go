@@ -18,8 +18,8 @@ const start = `Loadstar trains electricity-load forecasters without collecting r
   loadstar help                      all commands; docs/ in the repository has the manual
 `
 
-// groups lists the groups of commands in the help. Commands that are not listed belong to the
-// fleet's group.
+// groups lists the groups of commands in the help. Commands that are not listed here belong to
+// the fleet's group.
 var groups = []struct {
 	title string
 	names string

@@ -64,9 +64,9 @@ func newModelShow() *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a model's layers and partitions",
 		Long: `Show a model's layers, and the number of shared and personal parameters in each
-named partition. Without flags the model has the shape from its paper. The model
-dense reads rows of features instead of windows. By default it has the features
-of a forecast one step ahead with weather.`,
+named partition. Without flags, the model has the shape from its paper. The
+model dense reads rows of features instead of windows. By default, these are the
+features for a forecast of the next step with weather.`,
 		Example: "  loadstar model show bose2023 --inputs 5",
 		Args:    cobra.ExactArgs(1),
 		RunE:    o.run,
@@ -162,13 +162,13 @@ func newModelExport() *cobra.Command {
 		Short: "Write the trained models of a run as ONNX",
 		Long: `Write the trained models of a run as ONNX for other runtimes. The command writes
 one client's model to a file, or all clients' models to a folder. A model
-includes the shared layers, the client's personal layers and the client's
+consists of the shared layers, the client's personal layers and the client's
 scaling. It reads the tensor "inputs", with a row for each example, and returns
 the tensor "forecast", with a row for each step and the quantiles in kW. The
 metadata of the model contains the names of the inputs and the quantiles.
 
 'loadstar forecast --inputs' writes inputs in this format. An exported model
-returns the model's own forecasts. 'loadstar forecast' also corrects them by
+returns uncorrected forecasts, whereas 'loadstar forecast' corrects them by
 earlier errors.`,
 		Example: "  loadstar model export runs/day-ahead --onnx models\n" +
 			"  loadstar model export runs/day-ahead --client b103 --onnx b103.onnx",

@@ -25,7 +25,7 @@ func newPlanCheck() *cobra.Command {
 		Short: "Check plans for errors",
 		Long: `Check plans and print every error, one per line: unknown settings, settings that
 the algorithm does not have, invalid values and contradictions. It also warns
-about plans that agents decline by default, because their updates could reveal
+about plans that agents decline by default because the updates could reveal
 readings (see docs/privacy.md). The command does not open any data.`,
 		Example: "  loadstar plan check plans/*.yaml",
 		Args:    cobra.MinimumNArgs(1),
@@ -81,7 +81,7 @@ func (o *planCheckOptions) run(cmd *cobra.Command, args []string) error {
 			for _, x := range r.Problems {
 				at := r.File
 				if x.Line > 0 {
-					at = fmt.Sprintf("%s:%d", at, x.Line) // editors can open this
+					at = fmt.Sprintf("%s:%d", at, x.Line) // many editors can open this format
 				}
 				fmt.Fprintf(w, "%s: %s\n", at, x.Text)
 			}

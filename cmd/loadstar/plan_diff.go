@@ -14,16 +14,15 @@ func newPlanDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff FILE FILE",
 		Short: "Compare two plans, with all defaults filled in",
-		Long: `Compare two plans with all defaults filled in. A setting that one plan states
-and the other plan has by default is not a difference. If one of the arguments
-is a hyphen, the command compares the other plan with the defaults of that
-plan's algorithm.`,
+		Long: `Compare two plans with all defaults filled in. A stated setting and an equal
+default are not a difference. If one of the arguments is a hyphen, the command
+compares the other plan with the defaults of that plan's algorithm.`,
 		Example:           "  loadstar plan diff plans/fedavg.yaml plans/fedadam.yaml\n  loadstar plan diff - my.yaml",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: planFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
-				return cli.Usagef("name at least one plan; - stands for the defaults of the other one")
+				return cli.Usagef("name at least one plan; - stands for the defaults of the other plan's algorithm")
 			}
 			a, err := cli.ReadPlan(named(args[0], args[1]), 0)
 			if err != nil {

@@ -27,8 +27,9 @@ time on this machine, the precision of the sums, and what the server sees of a
 client.
 
 With --data the command counts the clients and examples of a dataset, and with
---clients it assumes a fleet of that size. Without either it prints only sizes.
-The time is estimated from a half-second measurement of the training engine.`,
+--clients it assumes a fleet of that size. Without either flag, it prints only
+sizes. The time is estimated from a half-second measurement of the training
+engine.`,
 		Example: "  loadstar plan explain plans/plfl-head.yaml --data datasets/sample\n  loadstar plan explain plans/fedbuff.yaml --clients 10000",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +76,7 @@ func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanat
 	return explain.Dataset(p, d)
 }
 
-// explainFleet explains a plan to the operators of a server, for the server's fleet.
+// explainFleet explains a plan for a server's fleet.
 func explainFleet(p *fed.Plan, clients int) (string, error) {
 	e, err := explain.Fleet(p, clients)
 	if err != nil {

@@ -199,7 +199,7 @@ func (a *forecaster) answer(method, path string, into any) bool {
 	return true
 }
 
-// which contains the clients that use a model and those that refuse it.
+// which contains the clients that use a model and the clients that refuse it.
 type which struct {
 	Release          string
 	Run              string

@@ -43,12 +43,12 @@ func newReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report RUN_OR_EXPERIMENT...",
 		Short: "Generate a self-contained HTML report",
-		Long: `Generate a self-contained HTML report of one or more runs. It opens with one
-sentence that gives the errors and compares them with last week's profile and
-with the strongest baseline. Charts of load and forecasts follow, then errors
-(by client, lead and hour), intervals, training, and the commands to repeat the
-run.
-The page works offline, on desktop and phone, and prints on a few pages.
+		Long: `Generate a self-contained HTML report of one or more runs. The report begins
+with a sentence that compares the errors with those of last week's profile and
+of the strongest baseline. It also contains charts of load and forecasts, errors
+(by client, lead and hour), intervals, the training, and the commands to repeat
+the run. The page works offline, on desktop and phone, and prints on a few
+pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders
 that contain runs, as written by loadstar compare. Unfinished runs are skipped.
@@ -56,13 +56,13 @@ Runs of a plan that differ only in the seed are shown as one method, with the
 spread over seeds.
 
 The command backtests the baselines on the run's task once, and stores the
-results in the folder baselines of the run. The backtest needs the run's
-dataset. Without the dataset, the report contains only existing results.
+results in the run's folder baselines. The backtest needs the run's dataset.
+Without the dataset, the report contains only results that are already stored.
 
 With --forecasts the report compares forecasts of other programs with those of
 the run. The report then contains the table of 'loadstar score', which covers
-the forecasts that all files and the run have. Its charts show the forecasts of
-the first file instead of a baseline's.`,
+the forecasts that all files and the run share. Its charts show the forecasts of
+the first file instead of those of a baseline.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
@@ -172,7 +172,7 @@ func addBaselines(ctx context.Context, notice io.Writer, runs []*report.Run, nam
 			continue
 		}
 		if err := besideRun(ctx, r, names, root); err != nil {
-			fmt.Fprintf(notice, "no baselines beside %s: %v\n", r.Dir, err)
+			fmt.Fprintf(notice, "no baselines for %s: %v\n", r.Dir, err)
 			continue
 		}
 		added = true

@@ -39,9 +39,9 @@ cutoffs within the run's test split.
 
 If at least one forecast in a file begins at its cutoff, the command takes the
 file's cutoffs as the ends of the newest known intervals, and otherwise as their
-starts. The command refuses forecasts with a cutoff after ds, because the
-forecast load was known at such a cutoff. Times without an offset are in the
-dataset's zone.
+starts. The command refuses forecasts with a cutoff after ds, because at such a
+cutoff the load was already known. Times without an offset are in the dataset's
+zone.
 
 The relative MAE is the mean absolute error divided by that of a reference
 forecast. The reference is the load at the same clock time a week before, or in

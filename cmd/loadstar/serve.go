@@ -58,7 +58,7 @@ precedence. --print-config prints all keys. See docs/reference/server-yaml.md.
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
 user login' prints a link that signs in. See docs/dashboard.md.
 
-A new server creates a certificate authority in DIR/pki. Move its root key,
+A new server creates a certificate authority in DIR/pki. Move the root's key,
 DIR/pki/root-key.pem, to a safe place offline, because no server needs it.
 Gateways share one issuer, so copy the rest of DIR/pki from the first gateway to
 the others. Coordinators need no certificates. See 'loadstar pki'. DIR/operator
@@ -124,7 +124,7 @@ func (x serveFlag) add(f *pflag.FlagSet, d config.Config) {
 	}
 }
 
-// serverSource describes where the configuration of a server comes from.
+// serverSource lists the sources of a server's configuration.
 type serverSource struct{ config.Source }
 
 func (s *serverSource) add(f *pflag.FlagSet) {
@@ -182,7 +182,7 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 			return err
 		}
 		c.Data = terms.NewOwnData(d, k)
-		c.Log.Info("the coordinator has its own data", "data", c.Data.Fingerprint())
+		c.Log.Info("opened the coordinator's dataset", "data", c.Data.Fingerprint())
 	}
 	page := ""
 	if c.Web, err = webConfig(from.Web); err != nil {

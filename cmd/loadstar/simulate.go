@@ -73,14 +73,14 @@ func (o *simulateOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.replay.Run, "run", "", "repeat the `run` of a fleet whose agents all have the secret of --secret-file, for tests of the fleet")
 	f.StringVar(&o.secretFile, "secret-file", "", "`file` with the agents' secret, copied from an agent's folder")
-	f.BoolVar(&o.replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks, which is the default")
+	f.BoolVar(&o.replay.Blocks, "whole-blocks", false, "with --run: assume that the agents' policy sets whole_blocks (the default)")
 	f.StringVar(&o.serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients belongs to the server (server.clients)")
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.IntVar(&o.rounds, "rounds", 0, "number of rounds (default the plan's)")
 	f.StringVar(&o.out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
 	f.BoolVar(&o.c.Resume, "resume", false, "continue the interrupted run in the --out folder")
 	f.IntVar(&o.c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
-	f.Int64Var(&o.memoryMB, "memory", 512, "megabytes of memory for the state of idle clients; the rest of the state is on disk")
+	f.Int64Var(&o.memoryMB, "memory", 512, "memory for the state of idle clients, in megabytes; the rest of the state is on disk")
 	f.DurationVar(&o.c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
 	f.BoolVar(&o.asJSON, "json", false, "print the summary as one line of JSON")
 	f.BoolVar(&o.quiet, "quiet", false, "show no progress bar")
@@ -145,7 +145,7 @@ func (o *simulateOptions) check() (err error) {
 		return err
 	}
 	if (o.replay.Run == "") != (o.secretFile == "") {
-		return cli.Usagef("--run and --secret-file need each other")
+		return cli.Usagef("use --run and --secret-file together")
 	}
 	if o.replay.Run == "" {
 		return nil

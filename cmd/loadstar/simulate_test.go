@@ -168,8 +168,8 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 		}
 	}
 
-	// The work after the last round is short, so random kills rarely hit it. Therefore kill
-	// a process during that work on purpose.
+	// The work after the last round is short, so random kills rarely hit it. Kill a process
+	// during that work on purpose.
 	again := append(args(out), "--resume")
 	start = time.Now()
 	compare(out, mustRun(t, k.dir, again...), done)
@@ -219,7 +219,7 @@ func resumes(t *testing.T, dir string) []int {
 // A moment waits until it is time to kill a process, or until the process has ended.
 type moment func(ended <-chan struct{})
 
-// after returns a moment that waits for d after the start of the process.
+// after returns a moment that waits until d after the start of the process.
 func after(d time.Duration) moment {
 	return func(ended <-chan struct{}) {
 		select {
@@ -266,7 +266,7 @@ func runUntil(t *testing.T, dir string, kill moment, args []string) (printed str
 	var killing sync.WaitGroup
 	killing.Go(func() {
 		kill(ended)
-		_ = cmd.Process.Kill() // fails if the process has ended
+		_ = cmd.Process.Kill() // fails only if the process has ended
 	})
 	err := cmd.Wait()
 	close(ended)
@@ -330,8 +330,8 @@ func runFiles(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// TestInterrupted checks that Ctrl-C prints the round to resume at, and that --resume
-// continues there.
+// TestInterrupted checks that Ctrl-C prints the round at which the run resumes, and that
+// --resume continues there.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	mustRun(t, dir, "data", "generate", "--meters", "4", "--days", "30", "-o", "fleet")

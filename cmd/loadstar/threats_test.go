@@ -47,7 +47,7 @@ func TestThreatModel(t *testing.T) {
 	if len(attacks) < 30 || len(tests) < 300 {
 		t.Fatalf("only %d attacks and %d tests were found", len(attacks), len(tests))
 	}
-	// M10 and M12 are not carried out; make attacks reports this.
+	// make attacks does not carry out M10 and M12, and reports this.
 	attacks["M10"], attacks["M12"] = true, true
 	named := map[string]bool{}
 	for _, m := range regexp.MustCompile(`\b((?:[CHMLNPSX]|SL)\d+[a-z]?)\b`).FindAllStringSubmatch(string(page), -1) {

@@ -37,7 +37,7 @@ so a test score of the best plan stays unbiased.
 With --budget, the search uses about the given CPU time. If the whole grid needs
 more, all plans are first trained for a third of their rounds (or a ninth, or a
 27th), and only the best third of the plans is trained for three times as many
-rounds. The unchanged plan is always trained in full.
+rounds. The unchanged plan is always trained for all its rounds.
 
 The command writes the best plan (best.yaml), the table (tune.csv) and the
 results of every training (results.json) to the folder --out. Run the command
@@ -57,7 +57,7 @@ func (o *tuneOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.data, "data", "", cli.DatasetUsage)
 	f.StringVar(&o.root, "root", "", cli.RootUsage)
 	f.StringArrayVar(&o.sets, "set", nil, "`KEY=VALUES`: a setting of the plan and its values, separated by commas; may be repeated")
-	f.DurationVar(&o.t.Budget, "budget", 0, "CPU time for the search, such as 20m (default as much as the whole grid needs)")
+	f.DurationVar(&o.t.Budget, "budget", 0, "CPU time for the search, such as 20m (default the time that the whole grid needs)")
 	f.UintSliceVar(&o.seeds, "seeds", nil, "seeds over which losses are averaged (default the plan's)")
 	f.StringVar(&o.t.Dir, "out", "", "folder of the search (default runs/tune-NAME, with the plan's file name)")
 	f.IntVar(&o.t.Parallel, "parallel", runtime.NumCPU(), "number of trainings in parallel")

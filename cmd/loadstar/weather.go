@@ -18,7 +18,7 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// archiveDelay is the time until an archive contains a past day.
+// archiveDelay is the time until the archive contains a past day.
 const archiveDelay = 5 * 24 * time.Hour
 
 // weatherRequest describes the weather to fetch.
@@ -38,7 +38,7 @@ func newDataWeather() *cobra.Command {
 		Short: "Fetch weather of a place from a service such as Open-Meteo",
 		Long: `Fetch hourly temperature, wind, humidity and solar radiation of a place from a
 service with Open-Meteo's interface, and write them as CSV with times in UTC.
-Datasets and the inbox of an agent accept this weather table. An agent can also
+A dataset and an agent's inbox accept this weather table. An agent can also
 query the service itself (see weather in agent.yaml).
 
 Without --from, the command fetches a forecast and the weather of the day
@@ -73,7 +73,7 @@ changes the rounding. The public service is free for non-commercial use.
 	f.StringVar(&q.to, "to", "", "last day of the past (default five days ago)")
 	f.IntVar(&q.days, "days", 7, fmt.Sprintf("number of days to forecast, up to %d", openmeteo.MaxAhead-1))
 	f.IntVar(&q.past, "past", 1, fmt.Sprintf("days before today to fetch together with a forecast, up to %d", openmeteo.MaxPast))
-	f.Float64Var(&q.precision, "precision", 0.1, "degrees to which the coordinates are rounded; 0 sends them without rounding")
+	f.Float64Var(&q.precision, "precision", 0.1, "round the coordinates to multiples of this number of degrees; 0 sends them without rounding")
 	f.StringVar(&q.address, "address", "", "address of the service (default "+openmeteo.PublicForecast+", and "+openmeteo.PublicArchive+" with --from)")
 	f.StringVarP(&out, "output", "o", "weather.csv", "file to write, or - for standard output")
 	return cmd
@@ -134,7 +134,7 @@ func parsePlace(text string) (p openmeteo.Place, err error) {
 		}
 	}
 	if !ok || err != nil {
-		return p, fmt.Errorf("%q is not a place; want LATITUDE,LONGITUDE in degrees, such as 52.5,13.4", text)
+		return p, fmt.Errorf("%q is not a place: want LATITUDE,LONGITUDE in degrees, such as 52.5,13.4", text)
 	}
 	return p, p.Check()
 }

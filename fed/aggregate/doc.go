@@ -3,7 +3,7 @@
 //
 // Products are rounded before they are added. An explicit conversion prevents the compiler from
 // fusing a multiplication with an addition. Results are therefore identical on all machines
-// whose standard library gives identical exponentials and powers.
+// whose standard library computes identical exponentials and powers.
 //
 // If Aggregate returns an error, the aggregator's state is the same as before the call. No
 // aggregator is safe for concurrent use.

@@ -13,7 +13,7 @@ import (
 //	         b moves (-4, 8): v_b = 4 and 16, terms -4/2.5 = -1.6 and 8/4.5 = 16/9
 //	         mean ((4/3 - 1.6)/2, 8/9)
 //	round 2: a moves (-1, 2): v_a = 3/4 + 1/4 = 1 and 1, terms -1/1.5 and 2/1.5
-//	         b does not take part
+//	         b sends no update
 //	round 3: b moves (2, 0): v_b = 3 + 1 = 4 and 12, terms 2/2.5 and 0
 func TestPerClient(t *testing.T) {
 	shared := []float32{9, 9}

@@ -31,22 +31,22 @@ var _ fed.Aggregator = FedNorm{}
 // the other possible reading. Line 10 of the paper's algorithm has n_j/N only in the
 // denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into the
 // numerator as well. Equation 2 uses the loss psi_k(w) of the global weights w, while equation
-// 1b defines psi_k(w) by the local weights w_k. The default is the former, because the loss
-// then shows how far the global weights are from what the client needs. Trained follows
-// equation 1b literally.
+// 1b defines psi_k(w) by the local weights w_k. The default follows equation 2, because the
+// loss then shows how badly the global weights suit the client. Trained follows equation 1b
+// literally.
 type FedNorm struct {
 	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative, because
-	// not all losses are below their mean. If it is 0, all x_k are equal. The larger a is, the
-	// more weight goes to the client nearest the mean. With this setting, a depends on the unit
-	// of the loss and on the number of weights.
+	// not all losses are below their mean. If the largest lambda is 0, all x_k are equal. The
+	// larger a is, the more weight the client nearest the mean has. With this setting, a
+	// depends on the unit of the loss and on the number of weights.
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
-	// MaxExamples is an upper limit for n_k, because a client's n_k is only a claim. 0 means no
+	// MaxExamples is an upper limit for n_k, because a client can claim any n_k. 0 means no
 	// limit.
 	MaxExamples int
-	// Trained uses the losses of the weights that clients return (equation 1b) instead of those
-	// that they receive.
+	// Trained uses the losses of the weights that clients return (equation 1b) instead of the
+	// losses of the weights that they receive.
 	Trained bool
 }
 

@@ -27,8 +27,8 @@ var _ fed.Aggregator = FedSIM{}
 // 2 the paper takes the gradient on a query batch; we use the batch of the merge. song2021
 // starts all methods from a model trained on the server's data; start: server-data selects
 // this, and the default is random weights. The paper's lambda of 1 was chosen for a
-// cross-entropy of about 1; a loss of scaled loads is a hundred times smaller, so client.mu
-// should be a hundred times smaller, too. The points at which gradients are computed are
+// cross-entropy of about 1. A loss of scaled loads is a hundred times smaller, so client.mu
+// should also be a hundred times smaller. The points at which gradients are computed are
 // rounded to float32.
 type FedSIM struct {
 	Delta, Beta float64

@@ -9,8 +9,8 @@ var _ fed.Aggregator = Mean{}
 //
 //	D = sum_c n_c delta_c / sum_c n_c
 //
-// The weight n_c is the one with which the update was added to the sums: its number of
-// examples, or 1. The versions of the updates are ignored.
+// n_c is the weight with which the update was added to the sums: its number of examples, or 1.
+// The versions of the updates are ignored.
 //
 // Deviations: bose2024 prints a sum without weights. bose2023 weighs by the sizes of the
 // clients' minibatches, which are all equal, so its mean is in effect unweighted; the default

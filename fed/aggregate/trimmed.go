@@ -15,8 +15,8 @@ var _ fed.Aggregator = Trimmed{}
 //	      nor among the c smallest values of coordinate i,  c = ceil(n/5)
 //
 // If fewer than a fifth of the clients are hostile, they cannot move a coordinate beyond the
-// values of the others. All clients have the same weight, because a client's number of examples
-// is only a claim. The zero value is ready to use.
+// values of the others. All clients have the same weight, because a client can claim any number
+// of examples. The zero value is ready to use.
 //
 // Deviations: c is rounded up, so at least a fifth of the clients is left out at each end, but
 // at least one value always remains. With one or two updates, Trimmed is the mean.

@@ -42,8 +42,8 @@ type Job struct {
 	// with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that the client is also
 	// scored with its own shared weights.
 	Own, ScoreOwn bool
-	// Copy, if not nil, determines which shared weights are stored after a turn. If Copy is nil,
-	// these are the weights after training.
+	// Copy, if not nil, computes the shared weights that are stored after a turn. If Copy is
+	// nil, the client stores the weights after training.
 	Copy *Copy
 }
 
@@ -225,8 +225,7 @@ func (w *Worker) progress(delta, own, before []float32, first bool) {
 	}
 }
 
-// check returns an error if a task does not fit the plan. This can happen because tasks come
-// from the network.
+// check returns an error if a task does not fit the plan, because tasks come from the network.
 func (w *Worker) check(c *Client, t fed.Task) error {
 	shared, control := w.job.sharedLen(), 0
 	if w.job.Needs.Control {
@@ -270,9 +269,9 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// loss returns the loss of the client's current weights over all training examples or, if the
-// loss leaves an agent, over a random half of them: two losses over all examples would reveal
-// the loss of a single example by which their examples differ.
+// loss returns the loss of the client's current weights over all training examples. If the loss
+// leaves an agent, it covers only a random half of the examples, because two losses over all
+// examples, whose examples differ in one, would reveal the loss of that example.
 func (w *Worker) loss(c *Client, t *fed.Task) float64 {
 	n := w.objective.Len()
 	w.all = w.all[:0]

@@ -110,8 +110,8 @@ func small(algorithm, more string) string {
 	return fmt.Sprintf("{algorithm: %s, model: {name: fekri2023, lookback: 4, targets: 2}, %s}, %s %s}", algorithm, steps, cohort, more)
 }
 
-// client returns client i before its first training, with its personal weights taken from
-// whole, and returns the shared weights in whole.
+// client returns client i before its first training, with the personal weights in whole, and
+// the shared weights in whole.
 func (x *fixture) client(i int, whole []float32) (*Client, []float32) {
 	p := x.problem.Partition
 	c := &Client{ID: fed.ClientID(fmt.Sprint("home ", i)), Data: x.data[i : i+1], Kept: make([]float32, x.worker.Kept()), First: true}

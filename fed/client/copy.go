@@ -11,8 +11,8 @@ import "math"
 // The caption of the figure says that FedAvgAdaptive "uses N distinct states for each of the
 // clients", and section 3 says that it "maintains distinct parameters for each client, thereby
 // providing a degree of personalization from the outset". Line 8 as printed sums over the
-// clients, which makes all copies equal; aggregate.PerClient, the default, implements this
-// reading.
+// clients, which makes all copies equal. This reading is the default, and aggregate.PerClient
+// implements it.
 //
 // A copy depends only on the updates of its client. It is therefore stored at the client, where
 // it changes when the update is counted, and all clients receive the same tasks. The server's

@@ -19,8 +19,8 @@ import (
 // The product promises that personal layers never leave a client. A client sends only a
 // fed.Update, so these tests check its contents.
 
-// TestUpdateFields fails when fed.Update gets a new field. Anyone who adds one must
-// consider what it can reveal, test that here, and add the field to the list.
+// TestUpdateFields fails when fed.Update gets a new field. Anyone who adds a field must
+// consider what it can reveal, test this here, and add the field to the list.
 func TestUpdateFields(t *testing.T) {
 	known := map[string]string{
 		"Client":      "fed.ClientID", // a name
@@ -111,9 +111,9 @@ func (c leakCase) split(m []nn.Layer, w []float32) (shared, personal []float32) 
 }
 
 // TestPersonalWeightsDoNotLeak sets every personal weight to a value that no shared weight has,
-// and trains with rates so small that no weight changes. An update must then be all zeros: a
-// personal weight in it would show as its value or its negative. fedsgd sends a gradient, which
-// the test computes without any partition.
+// and trains with rates so small that no weight changes. All numbers in an update must then be
+// zero, because a personal weight in it would appear as its value or its negative. fedsgd sends
+// a gradient, which the test computes without any partition.
 func TestPersonalWeightsDoNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {

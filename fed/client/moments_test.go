@@ -29,9 +29,8 @@ func (r *reference) step(w, g []float32, c *fed.Client, only func(i int) bool) {
 	}
 }
 
-// Averaged moments equal those of a reference in which, after each round, the moments of the
-// shared weights are replaced with their mean over the clients, and the moments of the personal
-// weights are not.
+// Averaged moments equal those of a reference that, after each round, replaces the moments of
+// the shared weights, but not those of the personal weights, with their mean over the clients.
 func TestAveragedMoments(t *testing.T) {
 	const clients, rounds, steps = 3, 4, 2
 	// A batch of all examples makes the steps independent of sampling.

@@ -62,8 +62,8 @@ func (o *objective) Loss(w []float32, examples []int) float64 {
 	return sum / float64(n)
 }
 
-// slopes returns how many outputs for the examples, which fit into a batch, are too large and
-// how many are too small.
+// slopes returns how many outputs for the examples are too large and how many are too small.
+// The examples must fit into a batch.
 func (o *objective) slopes(w []float32, examples []int) (large, small int) {
 	return o.ws.ColumnsSlopes(w, o.gather(examples), o.loss)
 }

@@ -14,9 +14,9 @@ import (
 var _ fed.ServerData = (*ServerData)(nil)
 
 // ServerData is data on the server, which uses the data like a client whose updates are not
-// counted. If a plan has personal layers, the server trains its own copy of them, because
-// computing the gradient of the shared layers requires a complete model (song2021 has no
-// personal layers).
+// counted. If a plan has personal layers, the server trains its own copy of these layers,
+// because only a complete model has a gradient of the shared layers (song2021 has no personal
+// layers).
 type ServerData struct {
 	worker *Worker
 	client Client

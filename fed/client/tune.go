@@ -78,7 +78,7 @@ func (x *Tuner) Tune(ctx context.Context, c *Client, t fed.Task, earlier [][]flo
 		if state := c.Kept[least:]; len(state) == len(x.kept)-personal {
 			own.First = c.First
 			copy(x.kept[personal:], state)
-		} // otherwise it is the useless state of another optimizer, such as control variates
+		} // other states, such as control variates, are useless for this optimizer
 		if err := x.worker.Train(ctx, &own, t, &x.update); err != nil {
 			return nil, err
 		}

@@ -18,9 +18,9 @@ var _ fed.ClientOptimizer = (*Adam)(nil)
 // for the personal weights.
 //
 // Deviations: bose2024 prints √(v + ε) and corrects the bias by the number of the round;
-// bose2023 prints the v of the previous step. We take both for misprints. Figure 4 of bose2024
-// can also be read so that m and v continue from round to round (lines 7 and 14). This reading
-// is Keep (client.moments: kept).
+// bose2023 prints the v of the previous step. We take both for misprints. According to another
+// reading of bose2024's figure 4, m and v continue from round to round (lines 7 and 14). Keep
+// (client.moments: kept) implements this reading.
 type Adam struct {
 	Kernel       *kernel.Set
 	Rate         Rate

@@ -61,7 +61,7 @@ func TestMomentsContinue(t *testing.T) {
 	}
 }
 
-// A client that first takes part at a later version has no moments of its own.
+// A client whose first turn is at a later version has no moments of its own.
 func TestAveragedMomentsOfNewClient(t *testing.T) {
 	k := kernels(t)
 	o := &Adam{Kernel: k, Rate: Rate{Base: 1}, Beta1: 0.5, Beta2: 0.75, Moments: Average}

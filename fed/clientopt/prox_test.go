@@ -11,9 +11,9 @@ import (
 func TestProx(t *testing.T) {
 	k := kernels(t)
 	o := &Prox{Kernel: k, Mu: 0.5, Inner: &SGD{Kernel: k, Rate: Rate{Base: 0.5}}}
-	// The middle weight is personal. At the received weights there is no pull:
+	// The middle weight is personal. At the received weights, the proximal term is 0:
 	//   w = (1, 2, 3) - (1, 1, -2)/2 = (0.5, 1.5, 4)
-	// The pull is then (0.5-1, -, 4-3)/2 = (-0.25, -, 0.5):
+	// The proximal term is then (0.5-1, -, 4-3)/2 = (-0.25, -, 0.5):
 	//   w = (0.5, 1.5, 4) - (1-0.25, 1, -2+0.5)/2 = (0.125, 1, 4.75)
 	tr := turn(o, []float32{1, 2, 3}, fed.Span{Lo: 0, Hi: 1}, fed.Span{Lo: 2, Hi: 3})
 	run(o, tr, []float32{1, 1, -2}, []float32{1, 1, -2})

@@ -25,9 +25,8 @@ type Scale struct {
 const (
 	maxFraction = 48 // finer than the float32 resolution of any relevant weight
 	minFraction = 16
-	// maxBits is the largest number of bits of one fixed-point number. A float64 can
-	// represent such a number exactly and can round to one with a single addition (see
-	// shift).
+	// maxBits is the maximum number of bits of a fixed-point number. A float64 can represent
+	// such a number exactly, and a single addition rounds a float64 to it (see shift).
 	maxBits = 51
 )
 
@@ -140,8 +139,8 @@ func (s Scale) numberError(i int, f float32) error {
 func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
 
 // shift returns a number so large that float64s within 2^maxBits units of it are one unit
-// apart. Adding a number to it therefore rounds the number to units, half to even, and the
-// difference between the bits of the result and those of shift is the number of units.
+// apart. Adding a number to shift therefore rounds the number to units, half to even. The bits
+// of the sum minus the bits of shift are the number of units.
 func (s Scale) shift() float64 { return math.Ldexp(0x1.8p52, -s.fraction) }
 
 // limit returns the largest permitted number as a count of fixed-point units.

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// window is the minimum number of updates that determine the limits. They are those of the
-	// newest merges that together contain at least this many. One merge is not enough: with a
-	// buffer of one it contains a single update, which must not set the limits alone.
+	// window is the minimum number of updates that determine the limits. The limits are based
+	// on as many of the newest merges as are needed to reach this number. One merge is not
+	// enough, because with a buffer of one it contains a single update, which must not
+	// determine the limits alone.
 	window = 32
 	// least is the number of updates up to which the first limits remain in force.
 	least = 8
@@ -28,9 +29,9 @@ type Tally struct {
 	norms, controls, examples, losses histogram
 }
 
-// Add counts an update. Its sizes are within the limits, except that Add counts the number of
-// examples that the client claims: a few false claims hardly change the median, and a limit
-// based on limited numbers could never grow.
+// Add counts an update. Its sizes are within the limits, except for the number of examples,
+// which Add counts as the client claims it. A few false claims hardly change the median,
+// whereas a limit based on limited numbers could never grow.
 func (t *Tally) Add(u *fed.Update) {
 	t.updates++
 	t.norms.add(u.Norm)
@@ -223,8 +224,8 @@ func (h *History) Limits() fed.Limits {
 		}
 	}
 	if m := all.examples.median(); m > 0 {
-		// The factor for examples is 1, because it is multiplied by the factor for norms. If a
-		// fifth of the clients are at both limits, they must not outweigh the others.
+		// The factor for examples is 1, because the factor for norms multiplies it, and a fifth
+		// of the clients, all at both limits, must not outweigh the others.
 		l.Examples = max(int64(m), 1)
 	}
 	return l

@@ -1,6 +1,6 @@
 // Package limit bounds what one client can contribute to a merge. Clients and the server both
 // apply the limits of a version ([Apply]). The limits of the next version are derived from the
-// updates counted so far ([History]), so the simulator and the fleet compute the same limits.
+// updates counted so far ([History]).
 package limit
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // Norm returns the Euclidean norm of x. The result has the same bits on every platform, because
 // the order of the additions is fixed and conversions prevent compilers from fusing a
-// multiplication with an addition. It is infinite or NaN if any element of x is.
+// multiplication with an addition. The result is infinite or NaN if any element of x is.
 func Norm(x []float32) float64 {
 	var a, b, c, d float64 // four chains of additions take a quarter of the time of one
 	for ; len(x) >= 4; x = x[4:] {
@@ -67,7 +67,8 @@ func clamp(x []float32, bound float64) {
 	if float64(most) > bound { // a sum of clamped numbers must stay within a multiple of the bound
 		most = math.Nextafter32(most, 0)
 	}
-	// Without their sign, numbers have the order of their bits. Most numbers are within the bound.
+	// The magnitudes of floats have the same order as their bits without the sign. Most numbers
+	// are within the bound.
 	limit := math.Float32bits(most)
 	for i, f := range x {
 		if magnitude := math.Float32bits(f) &^ (1 << 31); magnitude > limit && magnitude <= math.Float32bits(math.MaxFloat32) {

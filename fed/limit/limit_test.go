@@ -138,7 +138,8 @@ func TestHistory(t *testing.T) {
 	if h.Limits() != want {
 		t.Errorf("%+v, want %+v", h.Limits(), want)
 	}
-	// The merge of 7 is now too old, and the hostile updates are fewer than half.
+	// The merge of 7 updates is now outside the window, and fewer than half of the updates are
+	// hostile.
 	last := repeated(2, 25)
 	hostile := tallyOf(1e300, 1e300, 1e-300, 0, math.NaN())
 	last.Merge(&hostile)
@@ -154,8 +155,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// A size that clients withhold, such as a loss that must not leave the agent, keeps its first
-// limit.
+// If clients withhold a size, such as a loss that must not leave the agent, the size keeps its
+// first limit.
 func TestUntold(t *testing.T) {
 	h := History{Factor: 3, First: fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}}
 	var untold Tally

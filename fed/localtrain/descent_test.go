@@ -36,8 +36,8 @@ func TestDescentByEpochs(t *testing.T) {
 	check(t, "weights", tr.W, b.targets[last][0])
 }
 
-// One client has its optimum at -1 and takes 1 step per round. Another has it at +1 and
-// takes 10. The joint optimum is 0. FedAvg converges to the fixed point of
+// One client has its optimum at -1 and takes 1 step per round. Another client has its optimum
+// at +1 and takes 10. The joint optimum is 0. FedAvg converges to the fixed point of
 //
 //	w = ((w+1)·0.9 - 1 + (w-1)·0.9¹⁰ + 1)/2, which is (0.9 - 0.9¹⁰)/(2 - 0.9 - 0.9¹⁰) = 0.734
 //

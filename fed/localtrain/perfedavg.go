@@ -11,8 +11,8 @@ var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 
 // PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5, "FO";
 // song2021, section 4.1). It trains weights that have a low loss after one further step. Each
-// gradient is computed after a look-ahead step, on a different batch from the one that the
-// look-ahead step uses.
+// gradient is computed after a look-ahead step, on a different batch from that of the
+// look-ahead step.
 //
 //	w' = w - Inner · ∇f(w; support)
 //	w = Optimizer(w, ∇f(w'; query))
@@ -23,9 +23,9 @@ var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 //
 // Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer. By
 // default, as in the paper, both batches are sampled from all examples and may overlap.
-// song2021 sets a fifth of a client's examples apart for queries; Query divides the examples in
-// this way, and then the batches of Work are support batches, and a query batch is sampled for
-// each of them.
+// song2021 reserves a fifth of a client's examples for queries. If Query divides the examples
+// in this way, the batches of Work are support batches, and a query batch is sampled for each
+// of them.
 type PerFedAvg struct {
 	Work      Work
 	Kernel    *kernel.Set

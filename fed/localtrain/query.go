@@ -10,8 +10,8 @@ import (
 // meta-learner, and a query set, for the gradient after it (song2021, appendix B: 80 % and
 // 20 %). With the zero value, both steps sample from all examples.
 //
-// The division is random and the same in every round (Turn.Division). If the examples
-// were divided by time, the gradient after the look-ahead step would see only one season.
+// The division is random and the same in every round (Turn.Division). If the examples were
+// divided by time, the gradient after the look-ahead step would cover only one season.
 type Query struct {
 	// Share is the share of the examples in the query set; it is below 1.
 	Share float64

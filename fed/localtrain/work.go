@@ -9,15 +9,15 @@ import (
 	"loadstar/fed"
 )
 
-// Work sets how much a client trains in a round, and on which examples: either Steps
-// steps, or Epochs passes over all examples. Whichever of the two is not used is 0.
+// Work sets how much a client trains in a round, and on which examples: either Steps steps, or
+// Epochs passes over all examples. The other one is 0.
 //
 //   - Steps with a fresh minibatch for each (bose2024, figure 4), drawn without
 //     replacement within a batch;
 //   - Steps on one minibatch per round, if ResampleRound (the letter of bose2023,
 //     algorithm 2);
 //   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
-//     fekri2023), of which the last may be smaller.
+//     fekri2023), where the last batch may be smaller.
 //
 // bose2023 speaks of 4 client epochs. Its algorithm repeats them on one sampled minibatch. The
 // default in plans is Steps with a fresh minibatch for each step. Epochs is a third reading, in

@@ -87,13 +87,13 @@ type Context struct {
 	Terms, Limits          [32]byte
 }
 
-// Terms are the promises on which an agent relies: the rules of a keeper's statement and
-// the privacy keys of the plan. Quorums are in thousandths.
+// Terms are the promises on which an agent relies: the rules in a keeper's statement and the
+// privacy settings of the plan. Quorums are in thousandths.
 type Terms struct {
 	Identity [32]byte // SHA-256 of the keeper's identity
-	// Number is the number of the statement. A keeper that has forgotten releases uses a new
-	// number, so it cannot compute its earlier masks, even if members enrol again with their
-	// earlier keys.
+	// Number is the number of the statement. A keeper that has lost its record of releases uses
+	// a new number, so it cannot compute its earlier masks, even if members enrol again with
+	// their earlier keys.
 	Number                   int64
 	Least, Quorum, Cell, Age int64 // rules of the keeper
 	Invited                  bool
@@ -108,8 +108,8 @@ type Clip struct {
 	Examples                        int64
 }
 
-// Block is a part of a vector whose norm is limited to Limit units for each client. Blocks follow
-// each other and cover the vector.
+// Block is a part of a vector whose norm is limited to Limit units for each client. Consecutive
+// blocks cover the whole vector.
 type Block struct{ Length, Limit int64 }
 
 // fields encodes a sequence of fields. Each field is preceded by its length, so different
@@ -130,7 +130,7 @@ func (f *fields) number(all ...int64) {
 	}
 }
 
-// Hash returns the hash that goes into a context.
+// Hash returns the hash that a context contains.
 func (t *Terms) Hash() [32]byte {
 	var f fields
 	f.text("loadstar/v1/terms", string(t.Identity[:]))
@@ -148,9 +148,9 @@ func (t *Terms) Hash() [32]byte {
 	return sha256.Sum256(f.b)
 }
 
-// Limits returns the hash of the blocks and the limits, which goes into a context. The blocks
-// alone do not determine all limits, so without the limits in the hash, a sum could be unmasked
-// although one of its agents had been given tighter limits than the others.
+// Limits returns the hash of the blocks and the limits, which a context contains. The hash must
+// include the limits, because the blocks do not determine all of them. Otherwise, a server
+// could give one agent tighter limits than the others, and the sum could still be unmasked.
 func Limits(c Clip, blocks []Block) [32]byte {
 	var f fields
 	f.text("loadstar/v1/limits")

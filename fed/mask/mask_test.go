@@ -57,7 +57,7 @@ func TestKnown(t *testing.T) {
 }
 
 // TestContextMatters checks that a change of any field changes the seed. Moving a character
-// from one string to the next is also a change.
+// from one string to the next must also change it.
 func TestContextMatters(t *testing.T) {
 	k, c := known()
 	seen := map[Seed]string{k.Seed(&c, Nonce{7}): "as it is"}
@@ -215,7 +215,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// The lengths are those of the models dense and bose2023.
+// BenchmarkMask uses the vector lengths of the models dense and bose2023.
 func BenchmarkMask(b *testing.B) {
 	k, c := known()
 	for name, length := range map[string]int{"dense": 26721, "bose2023": 42181} {

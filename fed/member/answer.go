@@ -22,7 +22,7 @@ type Answer interface {
 func digest(m proto.Message) [32]byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return [32]byte{} // the name is not UTF-8, so nothing can be verified
+		return [32]byte{} // a name that is not UTF-8 cannot be encoded, so no signature is valid
 	}
 	return sha256.Sum256(b)
 }

@@ -122,11 +122,11 @@ func Valid(s *v1.KeeperStatement, pin Pin, now time.Time) error {
 	return nil
 }
 
-// leastLeast is the lowest minimum number of agents in a sum: the sum of a single result would
-// be that result.
+// leastLeast is the lowest permitted minimum number of agents in a sum, because the sum of a
+// single result would be that result.
 const leastLeast = 2
 
-// CheckRules returns an error for rules that no keeper should have.
+// CheckRules returns an error for rules that a keeper must not have.
 func CheckRules(r *v1.KeeperRules) error {
 	switch {
 	case r == nil:
@@ -193,7 +193,7 @@ func Context(s *v1.KeeperStatement, q *v1.MaskedRound) *mask.Context {
 // Of sets the fields of a context that describe a result.
 func Of(c *mask.Context, r *v1.MaskedResult) { c.Agent, c.Part, c.Clients = r.Agent, r.Part, r.Clients }
 
-// CheckRound returns an error for a round that no plan can have.
+// CheckRound returns an error for a round that is impossible for every plan.
 func CheckRound(q *v1.MaskedRound) error {
 	switch {
 	case !validName(q.GetFleet()) || !validName(q.Run) || !validName(q.Plan) || !validName(q.Weights) || len(q.Control) > MaxName:
@@ -211,7 +211,7 @@ func CheckRound(q *v1.MaskedRound) error {
 	return checkLimits(q)
 }
 
-// checkTerms returns an error for privacy settings that no plan can have.
+// checkTerms returns an error for privacy settings that are impossible for every plan.
 func checkTerms(t *v1.PrivacyTerms) error {
 	switch {
 	case t == nil || t.Least < 0 || t.Quorum < 0 || t.Quorum > 1000:
@@ -249,7 +249,7 @@ func checkLimits(q *v1.MaskedRound) error {
 	return nil
 }
 
-// CheckResult returns an error for a result that no agent can have.
+// CheckResult returns an error for a result that is impossible for every agent.
 func CheckResult(r *v1.MaskedResult) error {
 	if !validName(r.GetAgent()) || r.Part < 0 || r.Part >= maxPart || r.Clients < 1 || r.Clients > maxClients || len(r.Nonce) != len(mask.Nonce{}) {
 		return fmt.Errorf("a result of agent %.40q, part %d, %d clients, with a nonce of %d bytes", r.GetAgent(), r.GetPart(), r.GetClients(), len(r.GetNonce()))

@@ -26,18 +26,20 @@ type Policy struct {
 	// examples behind each reported score.
 	LeastExamples int `yaml:"least_examples"`
 	// LeastClientExamples is the smallest number of training examples of a client. The more
-	// examples a client has, the more rounds it takes to learn something about one of them.
+	// examples a client has, the more rounds a server needs to learn something about one of
+	// them.
 	LeastClientExamples int `yaml:"least_client_examples"`
-	// FullPasses allows updates that pass over all training examples of a client. Their examples
-	// are not drawn at random, so two such updates can differ in a single example. If FullPasses
-	// is false, a client needs at least eight times as many examples as a batch contains.
+	// FullPasses allows updates that pass over all training examples of a client. The examples
+	// of such updates are not drawn at random, so two updates can differ in a single example.
+	// If FullPasses is false, a client needs at least eight times as many examples as a batch
+	// contains.
 	FullPasses bool `yaml:"full_passes"`
 	// Optimizers are the client optimizers with which the agent trains; empty means all. A
 	// step of Adam or AMSGrad has the same size for every weight, so a weight that responds to
 	// few examples does not reveal their values.
 	Optimizers []string `yaml:"optimizers,flow"`
 	// MostEpsilon is the largest permitted epsilon of Adam and AMSGrad, because with a large
-	// epsilon they become plain gradient descent; 0 means any.
+	// epsilon these optimizers become plain gradient descent; 0 means any.
 	MostEpsilon float64 `yaml:"most_epsilon"`
 	// LeastRate is the smallest permitted learning rate of clients. With a very small rate, the
 	// weights hardly change, so many rounds measure the same quantity.
@@ -53,7 +55,7 @@ type Policy struct {
 	// LeastBatch is the smallest number of examples per gradient.
 	LeastBatch int `yaml:"least_batch"`
 	// LeastSteps is the smallest number of gradient steps in an update. An update that passes
-	// over all examples of its client may have fewer.
+	// over all examples of its client may have fewer steps.
 	LeastSteps int `yaml:"least_steps"`
 	// LeastLookback is the smallest number of steps of history in an example, or of hours for
 	// the model dense.
@@ -239,7 +241,7 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 	}
 	switch private := recipe.Private(plan); {
 	case private && p.Private == PrivateNever:
-		reasons = append(reasons, "the plan is private, and this agent trains only plain ones (policy.private)")
+		reasons = append(reasons, "the plan is private, and this agent trains only plain plans (policy.private)")
 	case !private && p.Private == PrivateRequire:
 		reasons = append(reasons, "the plan is not private: the server would see each update (policy.private)")
 	}
@@ -271,7 +273,7 @@ func (p *Policy) Check(plan *fed.Plan, fleet int) (reasons []string) {
 		below("least_fleet", "the number of clients in the run", fleet, p.LeastFleet)
 	}
 	if !p.ShareLosses && recipe.NeedsOf(plan).Loss {
-		reasons = append(reasons, fmt.Sprintf("algorithm %s needs the clients' losses, which may not leave (policy.share_losses)", plan.Algorithm))
+		reasons = append(reasons, fmt.Sprintf("algorithm %s needs the clients' losses, which must not leave the agent (policy.share_losses)", plan.Algorithm))
 	}
 	if _, problem := recipe.StepLimit(plan); problem != "" && p.MostStep > 0 {
 		reasons = append(reasons, fmt.Sprintf("the weights cannot be checked: %s (policy.most_step)", problem))
@@ -290,7 +292,7 @@ func (p *Policy) checkSteps(plan *fed.Plan, d recipe.Draw) (reasons []string) {
 		reasons = append(reasons, fmt.Sprintf("client.optimizer is %s, allowed are %s (policy.optimizers)", c.Optimizer, strings.Join(p.Optimizers, ", ")))
 	}
 	if p.MostEpsilon > 0 && c.Epsilon > p.MostEpsilon {
-		reasons = append(reasons, fmt.Sprintf("client.epsilon is %g, the most is %g (policy.most_epsilon)", c.Epsilon, p.MostEpsilon))
+		reasons = append(reasons, fmt.Sprintf("client.epsilon is %g, the maximum is %g (policy.most_epsilon)", c.Epsilon, p.MostEpsilon))
 	}
 	rate, setting := c.Rate, "client.lr"
 	switch {
@@ -320,9 +322,9 @@ func Warn(plan *fed.Plan, fleet int) string {
 	return "agents with default settings decline this plan" + with + ": " + strings.Join(reasons, "; ")
 }
 
-// together returns the minimum number of clients in a round and of updates in a merge that the
-// plan promises. A number is 0 if it depends on a fleet of unknown size. Lost and declining
-// clients may lower these numbers.
+// together returns the plan's minimum numbers of clients in a round and of updates in a merge.
+// A number is 0 if it depends on a fleet of unknown size. Lost and declining clients may lower
+// these numbers.
 func together(plan *fed.Plan, fleet int) (cohort, merge int) {
 	s := &plan.Schedule
 	cohort = cmp.Or(s.Cohort, fleet)
@@ -391,8 +393,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 		return fmt.Sprintf("it has %d %s, fewer than %d batches of %d (policy.full_passes)", n, of, undrawn, d.Batch)
 	}
 	// The last batch of an epoch contains the remaining examples. If there are only a few
-	// batches, the gradient of a small one stands out. A server that knows the number of
-	// examples could choose a batch size that leaves a single example for the last batch.
+	// batches, the gradient of a small last batch is conspicuous. A server that knows the
+	// number of examples could choose a batch size that leaves a single example for the last
+	// batch.
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
 		n := recipe.EpochOf(plan, examples)
 		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
@@ -405,6 +408,6 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 // mixed is the minimum number of full batches in an epoch that ends with a smaller batch.
 const mixed = 4
 
-// undrawn is the minimum number of a client's examples, in batches. With fewer examples, a
-// batch could contain most of them and randomly omit only a few.
+// undrawn is the minimum number of a client's examples, as a multiple of the batch size. With
+// fewer examples, a batch could contain most of them and randomly omit only a few.
 const undrawn = 8

@@ -13,9 +13,9 @@ const (
 	// weight computed here. Initial weights have the same bits on all supported platforms.
 	sameStart = 1e-6
 	// farVersions is the number of versions beyond which the permitted distance does not grow.
-	// Without it, a server could send arbitrary weights as version 1000 to a client that joins a
-	// run late and has seen none of its versions. The weights of honest runs moved by at most
-	// 8.1 in 300 versions.
+	// Without this limit, a server could send arbitrary weights as version 1000 to a client
+	// that joins a run late and has seen none of its versions. The weights of honest runs moved
+	// by at most 8.1 in 300 versions.
 	farVersions = 16
 	// rounding allows for the rounding of weights to float32 after each merge.
 	rounding = 1e-4
@@ -29,15 +29,15 @@ const (
 func (p *Policy) CheckStart(want, got []float32) string {
 	if p.MostStep > 0 {
 		if _, most := distance(want, got); !(most <= sameStart) {
-			return "version 0 is not the one that follows from the plan's seed (policy.most_step)"
+			return "version 0 differs from the weights that follow from the plan's seed (policy.most_step)"
 		}
 	}
 	return ""
 }
 
 // CheckStep returns the reason to decline the weights of a version, or an empty string. old
-// contains the weights of another version, before, which were accepted earlier. The plan must
-// be one that the policy accepts.
+// contains the weights of another version, before, which were accepted earlier. The policy must
+// accept the plan.
 func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version int, weights []float32) string {
 	limit, problem := recipe.StepLimit(plan)
 	if p.MostStep == 0 || problem != "" {
@@ -47,12 +47,12 @@ func (p *Policy) CheckStep(plan *fed.Plan, before int, old []float32, version in
 	steps := float64(last - first)
 	norm, coordinate := distance(old, weights)
 	if most := min(steps, farVersions) * p.MostStep; !(norm <= most) {
-		return fmt.Sprintf("version %d is %.3g away from version %d, the most is %g (policy.most_step)", version, norm, before, most)
+		return fmt.Sprintf("version %d is %.3g away from version %d, the maximum is %g (policy.most_step)", version, norm, before, most)
 	}
 	// The limit never increases with the version, so the limit of the first version is the
 	// largest.
 	if most := steps * limit(first); !(coordinate <= most*(1+rounding)) {
-		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the most is %.3g (policy.most_step)", version, coordinate, before, most)
+		return fmt.Sprintf("a weight of version %d is %.3g away from version %d, the maximum is %.3g (policy.most_step)", version, coordinate, before, most)
 	}
 	return ""
 }

@@ -5,13 +5,13 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// The adaptive server optimizers of reddi2021. They differ in the rule for the second
-// moment and in their defaults.
+// The adaptive server optimizers of reddi2021 differ in the rule for the second moment and in
+// their defaults.
 
 var fedadagrad = algorithm{
 	name:            "fedadagrad",
-	about:           "the server divides each coordinate's step by the root of its summed squared updates",
-	paper:           "reddi2021, source of beta1 and tau; it tunes lr, 0.03 is ours",
+	about:           "the server divides each coordinate's step by the root of the coordinate's summed squared updates",
+	paper:           "reddi2021, source of beta1 and tau; the paper tunes lr, and 0.03 is our choice",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedadagrad",
 	weightings:      byExamples,
@@ -23,7 +23,7 @@ var fedadagrad = algorithm{
 var fedadam = algorithm{
 	name:            "fedadam",
 	about:           "the server runs Adam on the mean update",
-	paper:           "reddi2021, source of tau, which bose2023 does not state; bose2023, source of lr, beta1 and beta2; to compare with fedyogi, set equal betas",
+	paper:           "reddi2021, source of tau, which bose2023 does not state; bose2023, source of lr, beta1 and beta2; for a comparison with fedyogi, set equal betas",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedadam",
 	weightings:      byExamples,
@@ -34,8 +34,8 @@ var fedadam = algorithm{
 
 var fedyogi = algorithm{
 	name:            "fedyogi",
-	about:           "fedadam with a second moment that falls more slowly after large updates",
-	paper:           "reddi2021, source of beta1, beta2 and tau; it tunes lr, 0.01 is bose2023's for fedadam, whose betas differ",
+	about:           "fedadam with a second moment that decreases more slowly after large updates",
+	paper:           "reddi2021, source of beta1, beta2 and tau; the paper tunes lr, and 0.01 is the value of bose2023 for fedadam, whose betas differ",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedyogi",
 	weightings:      byExamples,

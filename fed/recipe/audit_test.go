@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAudit checks that every setting and every file named in the fidelity table exists,
-// and that a setting's value is one of its choices.
+// TestAudit checks that every setting and file in the fidelity table exists, and that the value
+// of a setting is one of its choices.
 func TestAudit(t *testing.T) {
 	root := filepath.Join("..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "papers", "audit.md"))

@@ -18,11 +18,11 @@ const statesClient = "client"
 // (line 1), and all client optimizers store them (line 14).
 var beginSettings = []setting{
 	{
-		path: "client.begin", about: "shared weights at the start of a turn; received: those of the server; own: the client's after its last turn (bose2024, figure 4, line 1)",
+		path: "client.begin", about: "shared weights at the start of a turn; received: the server's weights; own: the client's weights at the end of its last turn (bose2024, figure 4, line 1)",
 		initial: beginReceived, choices: []string{beginReceived, theirOwn}, quiet: true,
 	},
 	setting{
-		path: "evaluate.weights", about: "shared layers with which a client is scored; shared: those of the server; own: the client's",
+		path: "evaluate.weights", about: "shared layers with which a client is scored; shared: the server's; own: the client's",
 		initial: weightsShared, choices: []string{weightsShared, theirOwn}, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if ClientStates(p) { // otherwise the copies would have no effect on scores

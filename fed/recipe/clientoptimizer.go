@@ -73,7 +73,7 @@ func optimizerHas(key string) func(p *fed.Plan) bool {
 }
 
 var momentsSetting = setting{
-	path: "client.moments", about: "moments between rounds; reset: start from zero; kept: stay at the client; averaged: the server averages those of shared layers",
+	path: "client.moments", about: "moments between rounds; reset: they start from zero; kept: they stay at the client; averaged: the server averages the moments of shared layers",
 	initial: momentsReset, quiet: true, when: optimizerHas("moments"),
 }
 

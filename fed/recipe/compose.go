@@ -45,9 +45,8 @@ type Composition struct {
 }
 
 // controlBound is the largest permitted number in a control variate. It is far above any
-// gradient in training that converges. If control variates are weighted by examples, the
-// weights use some bits of the sums; weightedControlBound is therefore lower, to preserve the
-// resolution.
+// gradient in training that converges. weightedControlBound is lower, because weights by
+// examples use some bits of the sums, which would otherwise lose resolution.
 const (
 	controlBound         = 1 << 20
 	weightedControlBound = 1 << 12
@@ -72,7 +71,7 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 		return nil, fmt.Errorf("schedule.cohort is %d, but only %d clients train", s.Cohort, fleet)
 	}
 	if s.Kind == "buffered" && s.Buffer > fleet {
-		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and a merge has at most one update of each", s.Buffer, fleet)
+		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and a merge includes at most one update of each client", s.Buffer, fleet)
 	}
 	scheduled := newScheduler(p, fleet)
 	if err := errors.Join(checkTrimmed(p, scheduled.turns), checkPrivate(p, scheduled.turns)); err != nil {
@@ -197,7 +196,7 @@ func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 
 // NewFitter returns a trainer that fits only the personal layers of a client that did not take
 // part in the plan's rounds. The learning rate falls from the plan's rate to 0 along a cosine
-// over the given number of steps, all in round 0.
+// over the given number of steps, all of which are in round 0.
 func NewFitter(p *fed.Plan, k *kernel.Set, steps int) fed.LocalTrainer {
 	entry := findClientOptimizer(p.Client.Optimizer)
 	if entry == nil {

@@ -18,7 +18,7 @@ func Rows(p *fed.Plan) bool {
 	return d.Rows
 }
 
-// rowSettings lists the settings of models of rows of features.
+// rowSettings lists the settings of models that read rows of features.
 var rowSettings = []setting{
 	setting{path: "model.gaps", about: "share of the last 168 hours of readings that may be missing", must: belowOne}.only(Rows),
 	setting{
@@ -36,7 +36,7 @@ var rowSettings = []setting{
 	}.only(Rows),
 }
 
-// denseDefaults sets the defaults of the model dense, which differ from those of the papers.
+// denseDefaults sets the defaults for the model dense, which differ from those in the papers.
 // Defaults of settings that the algorithm does not have are removed later.
 func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	if a.partition == "" {
@@ -90,9 +90,9 @@ func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 	return missing
 }
 
-// frameRows prepares the problem of a model of rows of features and returns the model's shape.
-// The plan must be resolved. The dataset may be nil. If the step is not known yet, openRows
-// checks the reach later.
+// frameRows prepares the problem of a model that reads rows of features, and returns the
+// model's shape. The plan must be resolved. The dataset may be nil. If the step is not known
+// yet, openRows checks the reach later.
 func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset, known bool) (s forecast.Shape, err error) {
 	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
 	if d != nil {
@@ -108,7 +108,7 @@ func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset, known bool) (s forec
 		return s, fmt.Errorf("model.lookback is %d steps, %s of these readings; with model %s it must be 168h",
 			q.layout.Lookback, Hours(time.Duration(q.layout.Lookback)*interval), p.Model.Name)
 	}
-	if path, err := checkReach(q.layout.Horizon, q.layout.Targets, 7*perDay); err != nil && known { // otherwise openRows checks it
+	if path, err := checkReach(q.layout.Horizon, q.layout.Targets, 7*perDay); err != nil && known { // if the step is unknown, openRows checks the reach
 		return s, fmt.Errorf("%s %w", path, err)
 	}
 	q.Groups, q.Missing = groups(p, given)
@@ -160,7 +160,7 @@ func (q *Problem) openRows(d *series.Dataset) (err error) {
 	return nil
 }
 
-// validateRows checks the settings of models of rows of features.
+// validateRows checks the settings of models that read rows of features.
 func validateRows(p *fed.Plan, add report) {
 	m, interval := &p.Model, time.Duration(p.Model.Interval)
 	const week = 168

@@ -17,7 +17,7 @@ var discountSettings = []setting{
 		when: func(p *fed.Plan) bool { return p.Server.Discount != "constant" },
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Server.Discount == "hinge" {
-				p.Server.Exponent = 10 // from the same paper as 0.5 for the polynomial
+				p.Server.Exponent = 10 // from the same paper as the default 0.5 for the polynomial
 			}
 		},
 	},

@@ -5,16 +5,17 @@ import (
 	"loadstar/fed/localtrain"
 )
 
-// Draw describes which of a client's examples an update is trained on.
+// Draw describes the examples on which a client trains an update.
 type Draw struct {
 	// Batch is the number of examples per gradient. 0 means all of the client's examples.
 	Batch int
 	// Steps is the number of gradient steps; 0 means passes over all examples.
 	Steps int
-	// Examples is the largest number of different examples in all gradients together; 0 means
+	// Examples is the maximum number of different examples in all gradients together; 0 means
 	// all of the client's examples.
 	Examples int
-	// Share is the smallest share of the client's examples from which a gradient is drawn.
+	// Share is the smallest share of the client's examples from which a gradient draws its
+	// batch.
 	Share float64
 }
 

@@ -24,9 +24,8 @@ func TestBlendDefault(t *testing.T) {
 	}
 }
 
-// TestKeepBestImpliesChoose checks that a plan that keeps the best weights also chooses them,
-// that the written plan contains this choice, and that a plan that keeps the last weights does
-// not choose.
+// TestKeepBestImpliesChoose checks that a plan with keep best also sets choose in its written
+// form, and that a plan with keep last does not.
 func TestKeepBestImpliesChoose(t *testing.T) {
 	for text, want := range map[string]string{
 		"algorithm: fedavg\nevaluate: {keep: best}":                                            "validation",

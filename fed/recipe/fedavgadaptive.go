@@ -8,11 +8,11 @@ import (
 var fedavgadaptive = algorithm{
 	name:  "fedavgadaptive",
 	about: "the server divides each client's update by the root of that client's second moment",
-	paper: "bose2024; it states no values, the defaults are ours",
+	paper: "bose2024, which states no values; the defaults are our choice",
 	settings: []setting{
 		serverRate, serverBeta1,
 		{
-			path: "server.states", about: "one: all clients have the same shared weights (bose2024, figure 5 as printed); client: each has a copy that only its own updates move (the figure's caption and section 3)",
+			path: "server.states", about: "one: all clients have the same shared weights (bose2024, figure 5 as printed); client: each client has a copy that only its own updates move (the figure's caption and section 3)",
 			initial: "one", choices: []string{"one", statesClient}, quiet: true,
 		},
 		{path: "server.epsilon", about: "added to the root of the second moment", initial: 1e-3, must: positive},
@@ -20,7 +20,7 @@ var fedavgadaptive = algorithm{
 	optimizers: allOptimizers,
 	weightings: uniform,
 	schedules:  synchronousOnly,
-	plain:      "divides each update by a moment of its client, so it needs each update",
+	plain:      "divides each update by a moment of its client, so the server needs each update",
 	begins:     true,
 	defaults:   func(p *fed.Plan) { p.Server.Rate, p.Server.Beta1 = 0.001, 0.9 },
 	gradients:  perStep(1),

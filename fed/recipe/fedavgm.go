@@ -21,7 +21,7 @@ var fedavgmOptimizer = serverOptimizer{
 	name: "fedavgm",
 	settings: []setting{serverRate, serverBeta1, {
 		path:  "server.dampening",
-		about: "a new update has the factor 1 - dampening; 0 in reddi2021, beta1 in bose2023 (default)",
+		about: "a new update has the factor 1 - dampening; dampening is 0 in reddi2021 and beta1 in bose2023 (default)",
 		must:  unitInterval,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			p.Server.Dampening = p.Server.Beta1

@@ -14,7 +14,7 @@ var fedbuff = algorithm{
 	serverOptimizer: anyOptimizer,
 	weightings:      byExamples,
 	schedules:       []string{"buffered", "periodic"},
-	plain:           "merges updates of several versions, so a sum can have few of each",
+	plain:           "merges updates of several versions, so a sum can contain few updates of each version",
 	gradients:       perStep(1),
 	aggregator:      func(p *fed.Plan) fed.Aggregator { return aggregate.Buffered{Discount: discount(p)} },
 }

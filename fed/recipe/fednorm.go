@@ -8,11 +8,11 @@ import (
 var fednorm = algorithm{
 	name:  "fednorm",
 	about: "the server merges the updates of a period, weighted by a bell curve over distance and loss",
-	paper: "fekri2023, source of model and cohort; epochs, rounds and the period are ours",
+	paper: "fekri2023, source of model and cohort; epochs, rounds and the period are our choice",
 	settings: []setting{
 		{path: "server.peak", about: "height of the curve over lambda", initial: "1", choices: []string{"1", "max-lambda"}},
 		{
-			path: "server.loss", about: "weights whose loss is compared; received: those that clients received (fekri2023, equation 2); trained: those that they return (equation 1b)",
+			path: "server.loss", about: "weights whose loss is compared; received: the weights that clients received (fekri2023, equation 2); trained: the weights after training (equation 1b)",
 			initial: "received", choices: []string{"received", "trained"}, quiet: true,
 		},
 	},

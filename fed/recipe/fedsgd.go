@@ -9,7 +9,7 @@ import (
 var fedsgd = algorithm{
 	name:            "fedsgd",
 	about:           "each client sends one gradient over all its examples, and the server takes one step",
-	paper:           "McMahan et al. 2017; lr is ours; client.lr is for personal layers",
+	paper:           "McMahan et al. 2017; lr is our choice; client.lr is for personal layers",
 	optimizers:      []string{"sgd"},
 	fullPass:        true,
 	serverOptimizer: "fedavg",

@@ -18,13 +18,13 @@ var fedsim = algorithm{
 			choices: []string{"full", "no-prox", "server-gradient", "first-order"},
 		},
 		serverClients,
-		{path: "server.batch", about: "number of their examples used in a round", initial: 64, must: atLeastOne},
+		{path: "server.batch", about: "number of the server's examples used in a round", initial: 64, must: atLeastOne},
 	},
 	optimizers:      proximalOptimizers,
 	serverOptimizer: anyOptimizer,
 	weightings:      uniform,
 	schedules:       synchronousOnly,
-	plain:           "corrects the model of each client, so it needs each update",
+	plain:           "corrects the model of each client, so the server needs each update",
 	defaults: func(p *fed.Plan) {
 		song2021(p)
 		p.Client.Mu = 1

@@ -34,7 +34,7 @@ type Problem struct {
 
 	layout   series.Layout
 	split    series.Split
-	averaged bool // the server averages moments too
+	averaged bool // the server also averages moments
 
 	// These fields are set only if an example is a row of features.
 	rows     *feature.Frame // nil if there is no dataset

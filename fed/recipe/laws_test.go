@@ -82,7 +82,7 @@ func TestStepsOf(t *testing.T) {
 }
 
 // ServerState equals the number of vectors in the saved state, for every algorithm and server
-// optimizer. The `plan explain` command estimates the server's memory from it.
+// optimizer. The `plan explain` command estimates the server's memory from this number.
 func TestServerState(t *testing.T) {
 	const shared, fleet = 2000, 3
 	for _, p := range somePlans(t) {

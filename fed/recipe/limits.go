@@ -8,10 +8,10 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// FirstLimits returns the limits that apply until there are earlier updates to compare with,
-// given the norm of the initial shared weights. If the first limit on norms is too low, the
-// limit grows by up to the factor server.clip with every version. The limit on examples gives
-// all updates the same weight.
+// FirstLimits returns the limits that apply until there are earlier updates for comparison,
+// given the norm of the initial shared weights. If the first limit on norms is too low, it
+// grows with every version by up to the factor server.clip. The limit on examples gives all
+// updates the same weight.
 func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	const share, loss = 8, 1e3
 	l := fed.Limits{Norm: norm / share, Examples: 1, Loss: loss}
@@ -21,14 +21,14 @@ func FirstLimits(p *fed.Plan, norm float64) fed.Limits {
 	return l
 }
 
-// CoordinateLimit returns the limit of each number of an update that is trained from a version,
+// CoordinateLimit returns the limit on each number of an update that is trained from a version,
 // or nil if the plan has no such limit. The limit is the plan's server.coordinate times the sum
 // of the learning rates of a round's steps, because a step of Adam moves a weight by about the
 // learning rate, whatever the gradient is.
 //
 // The learning rate depends on the round, but limits depend on the version, which is at most
-// the round. The rate never rises after the warm-up, which is left out here, so the limit is
-// never lower than one computed for the round itself.
+// the round. The limit ignores the warm-up, after which the rate never rises, so it is never
+// lower than a limit computed for the round itself.
 func CoordinateLimit(p *fed.Plan) func(version int) float64 {
 	if p.Server.Clip <= 0 || p.Server.Coordinate <= 0 || !coordinatesBounded(p) {
 		return nil
@@ -94,9 +94,10 @@ func StepLimit(p *fed.Plan) (limit func(version int) float64, problem string) {
 }
 
 // coordinatesBounded reports whether the learning rate times the steps bounds each number of an
-// honest update. It does not do so with SGD, whose updates grow with the gradients, or with
-// epochs, because the server does not know their number of steps. Special trainers send
-// differences of other kinds than plain descent, and averaged moments are not weights.
+// honest update. There is no such bound with SGD, whose updates grow with the gradients, or
+// with epochs, whose number of steps the server does not know. There is also none for special
+// trainers, whose updates are not the result of plain descent, and for averaged moments, which
+// are not weights.
 func coordinatesBounded(p *fed.Plan) bool {
 	a, o := find(p.Algorithm), findClientOptimizer(p.Client.Optimizer)
 	return a != nil && !a.noServer && a.trainer == nil && a.clientOptimizer == nil &&

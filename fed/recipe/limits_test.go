@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The coordinate limit follows the learning rate without its warm-up. Plans in which the
-// learning rate and the number of steps do not bound an honest update have no coordinate limit.
+// The coordinate limit depends on the learning rate without its warm-up. If the learning rate
+// and the number of steps do not bound an honest update, the plan has no coordinate limit.
 func TestCoordinateLimit(t *testing.T) {
 	for text, want := range map[string]map[int]float64{
 		"algorithm: fedavg":                                                                 {0: 0.006, 1999: 0.006}, // 1.5 times 4 steps of 0.001

@@ -9,7 +9,7 @@ import (
 var pfedme = algorithm{
 	name:  "pfedme",
 	about: "each client trains a personal model near the shared one and moves the shared one towards it",
-	paper: "Dinh et al. 2020, source of lambda, steps, inner_steps and lr, as compared in song2021; inner_lr is ours",
+	paper: "Dinh et al. 2020, source of lambda, steps, inner_steps and lr, as compared in song2021; inner_lr is our choice",
 	settings: []setting{
 		innerRate,
 		{path: "client.inner_steps", about: "inner steps per step", initial: 5, must: atLeastOne},

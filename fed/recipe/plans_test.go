@@ -9,8 +9,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// TestCommittedPlans checks the example plans: each is valid and has the name of its file,
-// and there is one for every algorithm.
+// TestCommittedPlans checks that each example plan is valid and named like its file, and that
+// every algorithm has an example plan.
 func TestCommittedPlans(t *testing.T) {
 	files, err := filepath.Glob("../../plans/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -51,10 +51,10 @@ func (a *algorithm) privacyMode() setting {
 }
 
 var privacySettings = []setting{
-	setting{path: "privacy.keepers", about: "names of the keepers in the server's configuration, such as [auditor]; each holds keys of its own, so updates stay hidden as long as one keeper is honest"}.only(Private),
-	setting{path: "privacy.least", about: "smallest number of agents in a sum; keepers and agents may demand more", initial: 20, must: rule{"at least 2", func(v float64) bool { return v >= 2 }}}.only(Private),
-	setting{path: "privacy.quorum", about: "smallest share of the members of a keeper's cell in a sum; keepers may demand more", initial: 0.7, must: positiveShare}.only(Private),
-	setting{path: "privacy.check", about: "norm: keepers estimate the norm of each update from 32 products and refuse long ones; none: one client can spoil a round unnoticed", initial: checkNorm, choices: []string{checkNone, checkNorm}}.only(Private),
+	setting{path: "privacy.keepers", about: "names of the keepers in the server's configuration, such as [auditor]; each keeper has its own keys, so updates stay hidden as long as one keeper is honest"}.only(Private),
+	setting{path: "privacy.least", about: "minimum number of agents in a sum; keepers and agents may require more", initial: 20, must: rule{"at least 2", func(v float64) bool { return v >= 2 }}}.only(Private),
+	setting{path: "privacy.quorum", about: "minimum share of the members of a keeper's cell in a sum; keepers may require more", initial: 0.7, must: positiveShare}.only(Private),
+	setting{path: "privacy.check", about: "norm: keepers estimate the norm of each update from 32 products and refuse long updates; none: one client can spoil a round unnoticed", initial: checkNorm, choices: []string{checkNone, checkNorm}}.only(Private),
 }
 
 // validatePrivacy reports settings that a private plan cannot have.
@@ -121,10 +121,10 @@ func checkPrivate(p *fed.Plan, cohort int) error {
 	return fmt.Errorf("privacy.least is %d, but with server.robust nearest a sum has %d of the %d clients of a round, so none would be released", p.Privacy.Least, (3*cohort+3)/4, cohort)
 }
 
-// LeastClients returns the smallest number of clients in a private plan's round whose sum a
-// keeper may release. It is 0 for other plans.
+// LeastClients returns the smallest number of clients in a private plan's round with which a
+// keeper may release the sum. It is 0 for other plans.
 func LeastClients(p *fed.Plan) int {
-	if ChoosesNearest(p) { // three quarters are left
+	if ChoosesNearest(p) { // the keepers choose three quarters of the results
 		return (4*p.Privacy.Least - 1) / 3
 	}
 	return p.Privacy.Least

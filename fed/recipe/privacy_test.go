@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// All algorithms whose server needs only sums can be private, and nothing else can.
+// Exactly the algorithms whose server needs only sums can be private.
 func TestPrivateAlgorithms(t *testing.T) {
 	can := strings.Fields("fedavg fedprox fedavgm fedadagrad fedadam fedyogi scaffold fedsgd perfedavg fedmeta pfedme reptile")
 	for _, a := range algorithms {

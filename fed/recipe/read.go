@@ -29,7 +29,7 @@ func Read(data []byte) (*fed.Plan, error) {
 	if a == nil {
 		switch {
 		case chosen.Algorithm == "" && misspeltKey(lines):
-			// Decode has already reported the key.
+			// Decode has already reported the misspelt key.
 		case chosen.Algorithm == "":
 			wrong.Add(0, "algorithm is missing; it must be one of %s", strings.Join(Names(), ", "))
 		default:
@@ -82,7 +82,7 @@ func inSection(has []string, section string) []string {
 }
 
 // settingContext returns two parts of an error message: the section of a setting, and the
-// algorithm with the choices that determine which settings this section has.
+// algorithm with the choices on which the section's settings depend.
 func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices string) {
 	section, _, _ = strings.Cut(path, ".")
 	choices = a.name

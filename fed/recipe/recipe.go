@@ -32,13 +32,13 @@ var algorithms = []*algorithm{
 type algorithm struct {
 	name, about, paper string
 
-	// settings lists the settings that only this algorithm's plans have, in addition to
-	// those of all plans, of the optimizers and of the schedule.
+	// settings lists the settings of this algorithm, in addition to the settings that all
+	// plans, the optimizers and the schedule have.
 	settings []setting
 	// optimizers lists the permitted client optimizers. The first is the default.
 	optimizers []string
-	// fullPass means that a turn is one pass over all examples, so the plan has no
-	// steps or epochs to set.
+	// fullPass means that a turn is one pass over all examples, so the plan has neither steps
+	// nor epochs.
 	fullPass bool
 	// noDecay means that an optimizer cannot shrink the trainer's personal weights, so the plan
 	// has no weight decay.
@@ -63,8 +63,8 @@ type algorithm struct {
 	// mergesEach means that every update is merged on arrival, so the plan cannot set the
 	// buffer size.
 	mergesEach bool
-	// noServer means that clients send nothing. pooled means that there is also only one client,
-	// which has the readings of all meters.
+	// noServer means that clients send nothing. pooled also means that there is only one
+	// client, which has the readings of all meters.
 	noServer, pooled bool
 	// partition is the only permitted partition, or empty if all are permitted.
 	partition string
@@ -104,7 +104,7 @@ type report func(path, format string, x ...any)
 // anyOptimizer means that the plan chooses the server optimizer.
 const anyOptimizer = "any"
 
-// Values that several entries use.
+// Values that several entries share.
 var (
 	allOptimizers      = []string{"adam", "sgd", "amsgrad", "prox", "proxadam"}
 	plainOptimizers    = []string{"adam", "sgd", "amsgrad"}
@@ -137,7 +137,7 @@ type Summary struct {
 	Name, About, Source string
 	// Papers lists the papers that Source cites.
 	Papers []string
-	// Alone reports whether clients send nothing.
+	// Alone is true if clients send nothing.
 	Alone bool
 }
 
@@ -153,7 +153,7 @@ func Algorithms() []Summary {
 // citation matches the name of a folder in papers, such as bose2023, or authors with a year.
 var citation = regexp.MustCompile(`[a-z]+20\d\d|[A-Z]\w+ et al\. 20\d\d`)
 
-// cited returns the papers that a source names, in the order in which it names them.
+// cited returns the papers that a source names, in the same order.
 func cited(source string) []string {
 	var all []string
 	for _, c := range citation.FindAllString(source, -1) {

@@ -170,7 +170,7 @@ func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 		return
 	}
 	if path == "start" && StartsOnServerData(p) || path == "privacy.mode" || path == "privacy.keepers" {
-		return // other settings depend on it
+		return // other settings depend on this one
 	}
 	v := field(p, path)
 	switch x := v.Addr().Interface().(type) {
@@ -279,7 +279,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nclient: {optimizer: sgd, moments: kept}", "client.moments is not a setting of fedavg with client.optimizer sgd"},
 		{"algorithm: fedadam\nclient: {moments: averaged}", `client.moments is "averaged"; with fedadam it must be reset or kept`},
 		{"algorithm: fedavg\nclient: {moments: averaged}\nserver: {lr: .5}", "client.moments averaged needs server.lr 1, not 0.5"},
-		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
+		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, but not with amsgrad"},
 		{"algorithm: fedavg\nstart: server-data\nserver: {clients: 0}", "server.clients is 0, but start server-data needs data on the server"},
 		{"algorithm: fedavg\nstart: server-data\nserver: {start_steps: 0}", "server.start_steps is 0; it must be from 1 to 10000000"},
 		{"algorithm: fedavg\nserver: {clients: .1}", "server.clients is not a setting of fedavg without start server-data; it has lr, "},
@@ -340,7 +340,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nclient: {optimizer: sgd}\nserver: {coordinate: 1}", "server.coordinate is not a setting of fedavg"},
 		{"algorithm: fedavg\nserver: {coordinate: -1}", "server.coordinate is -1; it must be at least 0"},
 		{"algorithm: fedavg\nserver: {bound: 1e9}\nschedule: {cohort: 100000}", "server.bound is 1e+09: 100000 updates of weight 65536"},
-		{"algorithm: fedavg\nevaluate: {fine_tune: {steps: 1, epochs: 1}}", "evaluate.fine_tune has steps and epochs"},
+		{"algorithm: fedavg\nevaluate: {fine_tune: {steps: 1, epochs: 1}}", "evaluate.fine_tune has both steps and epochs"},
 		{"algorithm: fedavg\nevaluate: {fine_tune: {lr: 1}}", "evaluate.fine_tune.lr is 1, but there are no steps or epochs"},
 		{"algorithm: fedavg\npartition: head\nevaluate: {holdout: 0.2}", "evaluate.holdout needs evaluate.fine_tune"},
 		{"algorithm: fedavg\nlr: 3", "line 2: lr is not known; "},

@@ -15,10 +15,10 @@ func spanOf(p *fed.Plan, path string) *fed.Timespan {
 	return field(p, path).Addr().Interface().(*fed.Timespan)
 }
 
-// Resolve returns the plan for readings with the given time between them. The spans of the
-// result count steps, and its model.interval is step. The simulator, the server and agents all
-// resolve a plan before they use it. Resolve returns an error if the plan is for another step,
-// or if a duration is not a multiple of step.
+// Resolve returns the plan for readings with the given time between them. In the result, spans
+// count steps and model.interval is step. The simulator, the server and agents all resolve a
+// plan before they use it. Resolve returns an error if the plan is for another step, or if a
+// duration is not a multiple of step.
 func Resolve(p *fed.Plan, step time.Duration) (*fed.Plan, error) {
 	if i := time.Duration(p.Model.Interval); i != 0 && i != step {
 		return nil, fmt.Errorf("model.interval is %s, but the readings are %s apart", p.Model.Interval, fed.Duration(step))
@@ -57,7 +57,7 @@ func Assume(p *fed.Plan) (*fed.Plan, error) {
 	if step == 0 {
 		step = time.Hour
 		for _, path := range spanPaths {
-			for rest := spanOf(p, path).Length(); rest > 0; { // the greatest common divisor
+			for rest := spanOf(p, path).Length(); rest > 0; { // computes the greatest common divisor
 				step, rest = rest, step%rest
 			}
 		}

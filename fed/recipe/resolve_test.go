@@ -85,7 +85,7 @@ func TestResolvedIsSteps(t *testing.T) {
 	}
 }
 
-// Without data, an hour is assumed, or a shorter step that all durations allow.
+// Without data, Assume uses an hour, or a shorter step that divides all durations.
 func TestAssume(t *testing.T) {
 	for model, want := range map[string]time.Duration{
 		"targets: 24":                 time.Hour,

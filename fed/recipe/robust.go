@@ -23,14 +23,14 @@ func validateRobust(p *fed.Plan, add report) {
 	case p.Server.Weighting != "uniform":
 		add("server.robust", "server.robust is trim, but server.weighting is %s; a trimmed mean has no weights, so it needs uniform", p.Server.Weighting)
 	case Averaged(p):
-		add("server.robust", "server.robust is trim, but client.moments is averaged; the trimmed means of two moments do not fit together, so use reset or kept")
+		add("server.robust", "server.robust is trim, but client.moments is averaged; the trimmed means of two moments are inconsistent, so use reset or kept")
 	}
 }
 
 // checkTrimmed returns an error if a round has too few clients for a trimmed mean.
 func checkTrimmed(p *fed.Plan, cohort int) error {
 	if Trims(p) && cohort < leastTrimmed {
-		return fmt.Errorf("server.robust is trim, but a round has %d clients, and with fewer than %d a trimmed mean omits none", cohort, leastTrimmed)
+		return fmt.Errorf("server.robust is trim, but a round has %d clients, and with fewer than %d clients a trimmed mean omits nothing", cohort, leastTrimmed)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 var scaffold = algorithm{
 	name:            "scaffold",
 	about:           "control variates correct the drift of each client",
-	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; it tunes client.lr, 0.1 is ours; uniform weighting is Karimireddy's, reddi2021 weighs by examples",
+	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; reddi2021 tunes client.lr, and 0.1 is our choice; the weighting is uniform as in Karimireddy et al., whereas reddi2021 weights by examples",
 	optimizers:      []string{"sgd"},
 	serverOptimizer: "fedavg",
 	weightings:      byClients,

@@ -11,7 +11,7 @@ import (
 // scaled. It is stored with the client's weights, because weights are useless with a different
 // scaling.
 type Scaling struct {
-	// Ranges scale windows. They are nil if an example is a row of features.
+	// Ranges scale windows. Ranges is nil if an example is a row of features.
 	Ranges series.Ranges
 	// Features scales rows of features. It is nil if an example is a window.
 	Features *feature.Scaling
@@ -34,8 +34,7 @@ func (q *Problem) ScalingOf(data series.Examples, r series.Ranges) Scaling {
 	return Scaling{Ranges: r}
 }
 
-// ScalingOver returns the scaling for rows of features that is computed from a meter's steps in
-// [from, to).
+// ScalingOver computes the scaling for rows of features from a meter's steps in [from, to).
 func (q *Problem) ScalingOver(m series.Meter, from, to int) Scaling {
 	return Scaling{Features: q.rows.ScalingOver(m, from, to)}
 }
@@ -57,7 +56,7 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 		for _, in := range q.Inputs {
 			days = max(days, in.Days)
 		}
-		// The oldest load that a window reads may be an hour older when clocks change.
+		// When clocks change, the oldest load in a window may be an hour older.
 		reach := time.Duration(q.layout.Lookback)*interval + time.Duration(days+1)*24*time.Hour
 		cutoff = min(cutoff, cutoff-int64(reach/time.Second)+feature.TailSeconds)
 	}
@@ -65,8 +64,8 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 }
 
 // Newest returns the examples of a meter with a scaling that was computed earlier, for
-// forecasts with origins at or after the step since. There may be no training examples among
-// them.
+// forecasts with origins at or after the step since. The result may contain no training
+// examples.
 func (q *Problem) Newest(m series.Meter, s Scaling, since int) series.Examples {
 	if q.rows != nil {
 		return q.rows.Newest(m, s.Features, since)

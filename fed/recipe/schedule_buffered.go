@@ -8,7 +8,7 @@ import (
 
 var _ fed.Scheduler = Buffered{}
 
-// Buffered always has a fixed number of clients training, and merges when the buffer is full. A
+// Buffered keeps a fixed number of clients training, and merges when the buffer is full. A
 // client trains from the version that was current when it was asked. This is the schedule of
 // FedBuff and, with a buffer of one, of FedAsync. Updates that arrive at the same time are
 // merged together, even if there are more of them than the buffer holds.

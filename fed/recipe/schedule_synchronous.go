@@ -11,16 +11,16 @@ var _ fed.Scheduler = Synchronous{}
 // Synchronous asks a cohort, waits for its updates and merges them, like FedAvg.
 //
 // A round closes when Cohort updates are counted, when all clients that were asked have
-// returned or are lost, or at the deadline. Its updates are merged if there are at least Quorum
-// of them. Otherwise the round is abandoned. Updates that arrive after the round has closed are
+// returned or are lost, or at the deadline. If there are at least Quorum updates, they are
+// merged. Otherwise the round is abandoned. Updates that arrive after the round has closed are
 // rejected.
 //
 // If too few clients are available, the round stays open until the deadline, in case more
-// become available. Otherwise a fleet that is unavailable for an hour would use up all rounds
-// of its run.
+// become available. This prevents a fleet that is unavailable for an hour from using up all
+// rounds of its run.
 type Synchronous struct {
-	// Cohort is the number of updates wanted. Asked is the number of clients to ask, which can
-	// be higher than Cohort to allow for clients that do not return.
+	// Cohort is the intended number of updates. Asked is the number of clients to ask, which
+	// can be higher than Cohort to allow for clients that do not return.
 	Cohort, Asked int
 	// Quorum is the minimum number of updates for a merge; 0 means 1.
 	Quorum int
@@ -33,7 +33,7 @@ func (p Synchronous) Ask(s fed.Situation) int { return p.wanted() - s.Asked }
 
 func (p Synchronous) wanted() int { return max(p.Asked, p.Cohort) }
 
-// Decide closes a round when no more updates are wanted or expected.
+// Decide closes a round when there are enough updates, or when no more are expected.
 func (p Synchronous) Decide(s fed.Situation) fed.Decision {
 	over := p.Deadline > 0 && s.Now >= s.Opened+p.Deadline
 	switch {

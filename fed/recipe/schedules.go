@@ -16,11 +16,10 @@ type kind struct {
 	build func(s *fed.Schedule, cohort, fleet int) scheduled
 }
 
-// scheduled is a scheduler, together with numbers on which other parts of a composition depend.
+// scheduled is a scheduler with the numbers on which other parts of a composition depend.
 type scheduled struct {
 	fed.Scheduler
-	// most is the largest number of updates in a merge that were trained from the same
-	// version.
+	// most is the maximum number of updates in a merge that were trained from the same version.
 	most int
 	// turns is the number of updates counted in a round if all clients return.
 	turns int
@@ -40,7 +39,7 @@ var kinds = []kind{
 				},
 			},
 			{
-				path: "schedule.deadline", about: "maximum duration of a round; 0s means no limit; a private plan has 12h, and at most 24h",
+				path: "schedule.deadline", about: "maximum duration of a round; 0s means no limit; for a private plan, 12h by default and at most 24h",
 				adjust: func(p *fed.Plan, _ func(string) bool) {
 					if Private(p) {
 						p.Schedule.Deadline = fed.Duration(usualDeadline)
@@ -72,7 +71,7 @@ var kinds = []kind{
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
 	cohort       = setting{
-		path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet, or 200 clients of more than 500 unless the plan is private", must: nonNegative,
+		path: "schedule.cohort", about: "clients per round, or clients that train at the same time; 0 means the whole fleet, but 200 clients if the fleet has more than 500 and the plan is not private", must: nonNegative,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if Private(p) { // keepers require most members of each cell
 				p.Schedule.Cohort = 0

@@ -28,8 +28,8 @@ type setting struct {
 	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)
 	// quiet means that Write leaves the setting out if it has its default value and no model
-	// changes this default. The text of a plan that does not use a new setting then stays the
-	// same, so older agents can read it.
+	// changes this default. Older agents can then read the text of a plan that does not use a
+	// new setting.
 	quiet bool
 }
 
@@ -54,7 +54,7 @@ func (s setting) among(choices []string) setting {
 	return s
 }
 
-// only returns a copy of the setting that exists only in plans that meet the given condition.
+// only returns a copy of the setting that only plans that meet the given condition have.
 func (s setting) only(when func(p *fed.Plan) bool) setting {
 	s.when = when
 	return s
@@ -187,7 +187,7 @@ func (s setting) reset(p *fed.Plan) {
 // number returns the value of a numeric field as a float64.
 func number(v reflect.Value) float64 {
 	if s, ok := v.Interface().(fed.Timespan); ok {
-		if s.Length() > 0 { // rules only compare it with 0 and 1
+		if s.Length() > 0 { // rules only compare the number with 0 and 1
 			return s.Length().Minutes()
 		}
 		return float64(s.Steps())

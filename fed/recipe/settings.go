@@ -8,12 +8,12 @@ import (
 	"loadstar/forecast"
 )
 
-// Settings that are not specific to one algorithm, optimizer or schedule. Their defaults
-// are those of bose2023.
+// Settings that are not specific to one algorithm, optimizer or schedule have the defaults of
+// bose2023.
 
 var planSettings = []setting{
 	{path: "name", about: "name of the run; by default the name of the algorithm"},
-	{path: "seed", about: "determines every random draw: weights, cohorts, batches, delays", initial: 1},
+	{path: "seed", about: "determines all random choices: weights, cohorts, batches, delays", initial: 1},
 	{path: "partition", about: "personal layers: none, head, head+top, correction, all, or layer names separated by commas", initial: forecast.PartitionNone},
 	{path: "algorithm", about: "name of the algorithm; see loadstar plan list"},
 	{path: "start", about: "shared weights to start from: a .safetensors file or the folder of a run (simulator only), or server-data for weights trained on the server's data (song2021); by default random weights", quiet: true},
@@ -32,8 +32,8 @@ func modelSettings() []setting {
 		{path: "model.lookback", about: "steps or duration of history in a window", initial: fed.Steps(12), must: atLeastOne},
 		{path: "model.horizon", about: "steps or duration from the last input to the first target", initial: fed.Steps(1), must: atLeastOne},
 		{path: "model.targets", about: "what to forecast: a duration such as 24h, or a number of consecutive steps", initial: fed.Steps(1), must: atLeastOne},
-		{path: "model.interval", about: "time between readings; a run sets it to that of its data, and 0s means any", quiet: true},
-		{path: "model.inputs", about: "inputs of each step; by default those of the model's paper that the dataset has"},
+		{path: "model.interval", about: "time between readings; a run sets it to the interval of its data; 0s means any interval", quiet: true},
+		{path: "model.inputs", about: "inputs of each step; by default the inputs from the model's paper that the dataset has"},
 		{
 			path: "model.scaling", about: "client: each client has its own range; fleet: one range for all",
 			initial: "client", choices: []string{"client", "fleet"},
@@ -44,7 +44,7 @@ func modelSettings() []setting {
 			when: func(p *fed.Plan) bool { return p.Model.Loss == "pinball" },
 		},
 		{path: "model.split.train", about: "share of each client's time span for training", initial: 0.8, must: positiveShare},
-		{path: "model.split.validation", about: "share of the time span after it for validation; the rest is for testing", initial: 0.1, must: belowOne},
+		{path: "model.split.validation", about: "share of each client's time span for validation, after the training share; the rest is for testing", initial: 0.1, must: belowOne},
 	}
 }
 
@@ -85,9 +85,9 @@ var workSettings = []setting{
 
 // weightDecaySettings lists the settings of decoupled weight decay.
 var weightDecaySettings = []setting{
-	{path: "client.weight_decay.all", about: "every step shrinks all weights by the learning rate times this", must: nonNegative, quiet: true},
+	{path: "client.weight_decay.all", about: "every step shrinks all weights by the learning rate times this value", must: nonNegative, quiet: true},
 	{
-		path: "client.weight_decay.correction", about: "every step shrinks the correction layers by the learning rate times this and the square of the client's noise",
+		path: "client.weight_decay.correction", about: "every step shrinks the correction layers by the learning rate times this value times the square of the client's noise",
 		must: nonNegative, quiet: true,
 	},
 }
@@ -104,27 +104,27 @@ var (
 	}
 	serverClip = setting{
 		path:    "server.clip",
-		about:   "updates longer than this multiple of the median of earlier updates are scaled down to it, and claimed examples and losses are limited; 0 means no limits",
+		about:   "updates whose norm is above this multiple of the median norm of earlier updates are scaled down to it, and reported examples and losses are limited; 0 means no limits",
 		initial: 1.5, must: nonNegative, quiet: true,
 	}
 	serverCoordinate = setting{
 		path:    "server.coordinate",
-		about:   "numbers of an update beyond this multiple of learning rate times steps are set to it; 0, or a clip of 0, means no limit",
+		about:   "numbers of an update beyond this multiple of learning rate times steps are set to this limit; 0, or clip 0, means no limit",
 		initial: usualCoordinate, must: nonNegative, quiet: true,
 		when: coordinatesBounded,
 	}
 	serverRobust = setting{
 		path:    "server.robust",
-		about:   "none: the mean of updates; trim: their mean without the largest and the smallest fifth of each coordinate, which needs every single update; nearest: in a private plan, the mean of the three quarters of the results that the keepers find nearest to the median",
+		about:   "none: the mean of updates; trim: the mean without the largest and the smallest fifth of each coordinate, for which the server needs each update; nearest: in a private plan, the mean of the three quarters of the results that are nearest to the median, chosen by the keepers",
 		initial: "none", choices: []string{"none", robustTrim, robustNearest}, quiet: true,
 	}
-	serverBound = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
+	serverBound = setting{path: "server.bound", about: "updates with a number above this magnitude are rejected", initial: 16, must: positive}
 	maxExamples = setting{
-		path: "server.max_examples", about: "largest weight of an update", initial: 65536, must: atLeastOne,
+		path: "server.max_examples", about: "maximum weight of an update", initial: 65536, must: atLeastOne,
 		when: func(p *fed.Plan) bool { return p.Server.Weighting == "examples" },
 	}
 	sample = setting{
-		path: "evaluate.sample", about: "whose validation windows are scored during training; trained: clients that train, as they are; holdout: held-out clients, each after fine-tuning a copy (simulator only)",
+		path: "evaluate.sample", about: "clients whose validation windows are scored during training; trained: clients that train, without fine-tuning; holdout: held-out clients, each after fine-tuning a copy of the weights (simulator only)",
 		initial: "trained", choices: []string{"trained", "holdout"}, quiet: true,
 		when: func(p *fed.Plan) bool { return p.Evaluate.Holdout > 0 },
 	}
@@ -141,7 +141,7 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.patience", about: "the simulator ends a run whose validation loss has not reached a new lowest value in this many rounds; 0 means never",
+		path: "evaluate.patience", about: "the simulator ends a run after this number of rounds without a new lowest validation loss; 0 means never",
 		must: nonNegative, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Evaluate.Every == 0 {
@@ -149,15 +149,15 @@ var evaluateSettings = []setting{
 			}
 		},
 	},
-	{path: "evaluate.clients", about: "largest number of clients in the sample", initial: 100, must: atLeastOne},
-	{path: "evaluate.windows", about: "largest number of windows per client", initial: 256, must: atLeastOne},
+	{path: "evaluate.clients", about: "maximum number of clients in the sample", initial: 100, must: atLeastOne},
+	{path: "evaluate.windows", about: "maximum number of windows per client", initial: 256, must: atLeastOne},
 	{path: "evaluate.forecasts", about: "number of clients whose test forecasts are written at the end", initial: 4, must: nonNegative},
 	{
-		path: "evaluate.reference", about: "forecast to which the relative MAE refers; auto: last-value for one step, one step ahead, otherwise last-week",
+		path: "evaluate.reference", about: "forecast to which the relative MAE refers; auto: last-value if only the next step is forecast, otherwise last-week",
 		initial: string(forecast.Auto), choices: []string{string(forecast.Auto), string(forecast.LastValue), string(forecast.LastDay), string(forecast.LastWeek)},
 	},
 	{
-		path: "evaluate.correct", about: "correct test forecasts by their latest errors, as a client would; by default only for model dense",
+		path: "evaluate.correct", about: "correct test forecasts by their latest errors, as clients do; by default only for model dense",
 		adjust: func(p *fed.Plan, _ func(string) bool) { p.Evaluate.Correct = p.Model.Name == "dense" },
 	},
 	{
@@ -169,7 +169,7 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.fine_tune.epochs", about: "passes over its examples, instead of steps", must: nonNegative,
+		path: "evaluate.fine_tune.epochs", about: "passes over the client's examples, instead of steps", must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("evaluate.fine_tune.steps") {
 				p.Evaluate.FineTune.Epochs = 0
@@ -185,13 +185,13 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: those between before and after with the lowest validation error of the client, the default with evaluate.keep best",
+		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: the weights between the start and the end of fine-tuning with the client's lowest validation error; the default is validation with evaluate.keep best",
 		initial: "last", choices: []string{"last", "validation"}, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			e := &p.Evaluate
 			tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
 			switch {
-			case p.Model.Split.Validation == 0: // there are no scores to choose by
+			case p.Model.Split.Validation == 0: // there are no scores for the choice
 				e.FineTune.Choose = "last"
 			case e.Keep == "best": // without a choice, the best weights would have no effect
 				e.FineTune.Choose = "validation"
@@ -201,7 +201,7 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.keep", about: "last: no earlier weights; best: each client's weights with the lowest validation error of all evaluations are one more choice",
+		path: "evaluate.keep", about: "last: no earlier weights; best: each client can also choose its weights with the lowest validation error of all evaluations",
 		initial: "last", choices: []string{"last", "best"}, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Evaluate.Every == 0 || p.Evaluate.FineTune.Choose != "validation" {
@@ -211,8 +211,8 @@ var evaluateSettings = []setting{
 	},
 }
 
-// simulateSettings lists the settings of simulated clients. If simulate.delay is set, it
-// replaces the times for training and transfers.
+// simulateSettings lists the settings of simulated clients. If simulate.delay is set, its
+// delays replace the times for training and transfers.
 var simulateSettings = []setting{
 	setting{path: "simulate.step_time", about: "time of a gradient step on a client of speed 1"}.only(timed),
 	setting{path: "simulate.speed_spread", about: "spread of the log-normal client speeds", must: nonNegative}.only(timed),
@@ -221,7 +221,7 @@ var simulateSettings = []setting{
 	setting{path: "simulate.latency", about: "time added to every transfer"}.only(timed),
 	{path: "simulate.dropout", about: "probability that a client never returns", must: belowOne},
 	{
-		path: "simulate.delay", about: "fekri2023 replaces the times above: a client returns in this period or a later one",
+		path: "simulate.delay", about: "fekri2023: a client returns in this period or a later one, whatever the times above are",
 		choices: []string{"", "fekri2023"},
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Schedule.Kind != "periodic" {

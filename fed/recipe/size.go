@@ -23,7 +23,7 @@ func TrafficOf(q *Problem, n fed.Needs) Traffic {
 // StepsOf returns the number of gradients that a client with the given number of examples
 // computes in a turn. The client's trainer reports the same number in [fed.Trained].
 func StepsOf(p *fed.Plan, examples int) int {
-	examples = queryOf(p).Support(examples)                   // a pass covers the support set
+	examples = queryOf(p).Support(examples)                   // a pass covers only the support set
 	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches per pass
 	switch {
 	case p.Client.Epochs > 0:
@@ -34,8 +34,8 @@ func StepsOf(p *fed.Plan, examples int) int {
 	return steps * find(p.Algorithm).gradients(p)
 }
 
-// Dealt returns the number of clients to which a share amounts, rounded. It is at least 1
-// unless the share is 0.
+// Dealt returns the rounded number of clients in a share. It is at least 1 unless the share is
+// 0.
 func Dealt(share float64, clients int) int {
 	if share == 0 {
 		return 0

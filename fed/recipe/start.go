@@ -15,19 +15,19 @@ const startServerData = "server-data"
 // before the first round (song2021, section 4.1).
 func StartsOnServerData(p *fed.Plan) bool { return p.Start == startServerData }
 
-// fewSteps limits the steps before the first round, because a server runs them for other
-// people's plans.
+// fewSteps limits the steps before the first round, because a server runs them for users'
+// plans.
 var fewSteps = rule{"from 1 to 10000000", func(v float64) bool { return v >= 1 && v <= 1e7 }}
 
 // startSettings returns the settings of plans that start on the server's data.
 func (a *algorithm) startSettings() []setting {
 	all := []setting{setting{
-		path: "server.start_steps", about: "gradient steps on the server's data before the first round, with the clients' optimizer and batch size; the number is ours",
+		path: "server.start_steps", about: "gradient steps on the server's data before the first round, with the clients' optimizer and batch size; the default is our choice",
 		initial: 2000, must: fewSteps,
 	}.only(StartsOnServerData)}
 	for _, s := range a.settings {
 		if s.path == serverClients.path {
-			return all // fedsim has it in all plans
+			return all // all plans of fedsim have server.clients
 		}
 	}
 	return append(all, serverClients.only(StartsOnServerData))

@@ -5,7 +5,7 @@ import (
 	"loadstar/forecast"
 )
 
-// The two references for federated training: either every client trains alone, or one model is
+// There are two references for federated training: every client trains alone, or one model is
 // trained on the readings of all clients.
 
 var local = algorithm{
@@ -22,7 +22,7 @@ var local = algorithm{
 var pooled = algorithm{
 	name:       "pooled",
 	about:      "one model is trained on the readings of all clients in one place, for comparison; simulator only",
-	paper:      "bose2023, No-FL: as many gradient steps as a client takes in 2000 rounds, in few rounds because each resets the optimizer",
+	paper:      "bose2023, No-FL: as many gradient steps as a client takes in 2000 rounds, but in few rounds, because each round resets the optimizer",
 	optimizers: plainOptimizers,
 	weightings: uniform,
 	noServer:   true,

@@ -82,7 +82,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	// Build the aggregator only if all settings are valid, because its constructor may depend on
 	// their validity.
 	if len(wrong) == 0 && p.Server.Clients == 0 {
-		const advice = "needs data on the server: set the share of clients that it comes from"
+		const advice = "needs data on the server: set the share of clients that provide it"
 		switch {
 		case a.newAggregator(p).Needs().ServerData:
 			add("server.clients", "server.clients is 0, but %s %s", a.name, advice)
@@ -116,7 +116,7 @@ func validateRate(p *fed.Plan, bad func(string) bool, add report) {
 		return
 	}
 	if c.Optimizer == "amsgrad" {
-		add("client.moments", "client.moments averaged works with adam and proxadam, not with amsgrad: the mean of largest moments is no largest moment")
+		add("client.moments", "client.moments averaged works with adam and proxadam, but not with amsgrad: the mean of largest moments is not a largest moment")
 	}
 	if p.Server.Rate != 1 {
 		add("client.moments", "client.moments averaged needs server.lr 1, not %g: the moments must be the mean of the clients' moments", p.Server.Rate)
@@ -148,7 +148,7 @@ func validateEvaluation(p *fed.Plan, add report) {
 		add("evaluate.sample", "evaluate.sample holdout needs evaluate.keep last: held-out clients have no earlier weights")
 	}
 	if e.FineTune.Steps > 0 && e.FineTune.Epochs > 0 {
-		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; set only one of them")
+		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has both steps and epochs; set only one of them")
 	}
 	tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
 	if e.FineTune.Rate > 0 && !tunes {
@@ -213,9 +213,9 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 	}
 }
 
-// misspelt suggests another name for an input, or returns "" if there is nothing wrong with it.
-// A dataset may have additional columns, such as wind2, so only a name that looks like a typo
-// is wrong.
+// misspelt suggests another name for an input, or returns "". A dataset may have additional
+// columns, such as wind2, so misspelt makes a suggestion only for a name that looks like a
+// typo.
 func misspelt(name string) string {
 	names := series.InputNames()
 	for _, known := range names {
@@ -229,11 +229,11 @@ func misspelt(name string) string {
 	return ""
 }
 
-// validateModel builds the model once, to check that this is possible and that its layers
-// can be shared as the plan requires.
+// validateModel checks that the model can be built and that its layers can be shared as the
+// plan requires.
 func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
 	model, _ := forecast.DefaultsOf(p.Model.Name)
-	var shape forecast.Shape // if a span is wrong, it is empty, which does not affect the layers
+	var shape forecast.Shape // a wrong span is empty, which does not affect the layers
 	if q, err := Assume(p); err != nil {
 		add("model.interval", "%s", err)
 	} else if !bad("model.lookback") && !bad("model.targets") {
@@ -271,7 +271,7 @@ func maxWeight(p *fed.Plan) int64 {
 	return 1
 }
 
-// alternatives joins names with "or". It shows an empty name as in a plan file.
+// alternatives joins names with "or". It writes an empty name as "", as in a plan file.
 func alternatives(all []string) string {
 	all = slices.Clone(all)
 	for i, c := range all {

@@ -15,7 +15,7 @@ import (
 )
 
 // Write returns a plan as YAML with all its settings, except quiet settings whose value is the
-// default for all models. Read restores the same plan.
+// default for all models. Read returns the same plan from this text.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
 // Template returns a plan with the defaults of an algorithm and a model, and a comment on each
@@ -42,7 +42,7 @@ func Template(name, model string, targets fed.Timespan) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# All values are the defaults of the algorithm with model %s. Settings that you delete keep them,\n# except for model.name and model.targets.\n%s", a.name, a.about, a.paper, model, body), nil
+	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# All values are the defaults of the algorithm with model %s. Settings that you delete keep their defaults,\n# except for model.name and model.targets.\n%s", a.name, a.about, a.paper, model, body), nil
 }
 
 func write(p *fed.Plan, comments bool) ([]byte, error) {
@@ -56,7 +56,8 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	has := a.pathsOf(p)
 	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
-	// Either steps or epochs is 0. Omit that one, because Read infers it from the other.
+	// Either steps or epochs is 0. Omit the one that is 0, because Read infers it from the
+	// other.
 	if p.Client.Epochs == 0 {
 		omit("client.epochs")
 	}
@@ -137,6 +138,6 @@ func (s setting) comment() string {
 var flowComments = map[string]string{
 	"model.split":         "shares of each client's time span; the rest is for testing",
 	"client.decay":        "multiply the learning rate by factor after this number of rounds; 0 means no decay",
-	"client.weight_decay": "every step shrinks weights by the learning rate times this; correction also by the square of the client's noise",
+	"client.weight_decay": "every step shrinks weights by the learning rate times this value; for correction, also times the square of the client's noise",
 	"evaluate.fine_tune":  "local training before a client is scored at the end; none if both are 0",
 }

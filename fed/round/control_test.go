@@ -10,8 +10,8 @@ import (
 )
 
 // TestControlWeights computes SCAFFOLD's merge of three updates directly. In reddi2021's
-// algorithm 6, the changes of both the weights and the control variate are weighted by the
-// clients' shares of the examples; with uniform weighting, neither is.
+// algorithm 6, the clients' shares of the examples weight the changes of both the weights and
+// the control variate. With uniform weighting, they weight neither.
 func TestControlWeights(t *testing.T) {
 	const fleet, n = 10, 3
 	updates := []fed.Update{

@@ -22,8 +22,8 @@ type Rules struct {
 	// Otherwise, its weight is 1.
 	WeightControl bool
 	// ByExamples means that weights are not all 1. Tallied means that the server limits updates
-	// by the sizes of earlier ones. Coarse means that the counts of these sizes are coarse, as
-	// in the vectors of private plans.
+	// by the sizes of earlier updates. Coarse means that the tallies of these sizes are coarse,
+	// as in the vectors of private plans.
 	ByExamples, Tallied, Coarse bool
 }
 

@@ -121,7 +121,7 @@ func (m *Machine) idle() int {
 	return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) - len(m.away)
 }
 
-// SetAway replaces the set of clients that Ask does not select because they are not expected to
+// SetAway replaces the set of clients that Ask does not select because they are unlikely to
 // answer. It ignores clients that are taking part in the current round.
 func (m *Machine) SetAway(clients []int) {
 	clear(m.away)
@@ -165,7 +165,7 @@ func (m *Machine) Restart(round, version int, now time.Duration) {
 }
 
 // draw returns n of the idle clients at random. Its cost depends on n and not on the size of
-// the fleet, unless n is close to it.
+// the fleet, unless n is close to that size.
 func (m *Machine) draw(n, idle int, rng *rand.Rand) []int {
 	if 2*n < idle {
 		chosen := make(map[int]struct{}, n)
@@ -233,11 +233,11 @@ func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 	return m.scheduler.Wake(m.Situation(now))
 }
 
-// Close must be called once all simultaneous events have been recorded. If the scheduler so
-// decides, Close closes the round and opens the next one. If the scheduler carries clients over
-// to later rounds, Close also closes a round in which no client is training, no client can be
-// asked and no timer is set. If all clients are unavailable, the round stays open until one
-// returns.
+// Close must be called once all simultaneous events have been recorded. If the scheduler
+// decides to close the round, Close closes it and opens the next one. If the scheduler carries
+// clients over to later rounds, Close also closes a round in which no client is training, no
+// client can be asked and no timer is set. If all clients are unavailable, the round stays open
+// until one returns.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	exhausted := len(m.running) == 0 && m.idle() == 0 && (len(m.away) == 0 || len(m.lost)+len(m.waiting) > 0)

@@ -32,10 +32,9 @@ func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	return recipe.Periodic{Running: running, Period: time.Duration(rapid.IntRange(1, 10).Draw(t, "period")) * time.Second}
 }
 
-// TestMachine drives machines through random runs. It checks that a busy client is never
-// asked, and that no client is asked twice in a round. It also checks that a machine
-// restored from saved state at any point makes the same decisions as a machine that was
-// never interrupted.
+// TestMachine drives machines through random runs. It checks that a busy client is never asked,
+// and that no client is asked twice in a round. A machine that is restored from saved state at
+// any point must make the same decisions as a machine that was never interrupted.
 func TestMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := rapid.IntRange(1, 12).Draw(t, "fleet")

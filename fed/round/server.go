@@ -53,7 +53,7 @@ func (s *Server) Limits() fed.Limits {
 // Coordinate returns the limit of each number of an update that is trained from a version, or 0
 // if there is none. The limit is derived from the plan, so it is not part of the saved state.
 func (s *Server) Coordinate(version int) float64 {
-	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits continues without them
+	if s.coordinate == nil || s.history.Factor == 0 { // a run that began without limits continues without limits
 		return 0
 	}
 	return s.coordinate(version)
@@ -62,8 +62,8 @@ func (s *Server) Coordinate(version int) float64 {
 // Version returns the number of the current version.
 func (s *Server) Version() int { return s.version }
 
-// Renumber sets the number of the current version. It is used after an operator has restored
-// the weights of an earlier version as the newest.
+// Renumber sets the number of the current version. Callers use it after an operator has
+// restored the weights of an earlier version as the newest version.
 func (s *Server) Renumber(version int) { s.version = version }
 
 // Shared returns the shared weights of the current version. The slice is never modified.

@@ -14,9 +14,9 @@ import (
 // Vector is the layout of a private result. It encodes all data that an agent sends about its
 // clients as integers modulo 2^64, so the sum of several agents' vectors is the vector of all
 // their clients. Its parts are the numbers of the exact sum; the numbers of the control
-// variates' sum, if the rules need them; coarse tallies, if the server limits updates by them;
-// the weight, if weights are not all 1; and [Sizes]. The number of clients is not a part,
-// because the server knows it.
+// variates' sum, if the rules need control variates; coarse tallies, if the server limits
+// updates; the weight, if weights are not all 1; and [Sizes]. The number of clients is not a
+// part, because the server knows it.
 type Vector struct {
 	rules  Rules
 	shared int
@@ -75,7 +75,7 @@ func (v Vector) Blocks(l fed.Limits) []mask.Block {
 		b = append(b, v.block(v.rules.Control, v.rules.ControlWeight(weight), l.Control))
 	}
 	if v.rules.Tallied {
-		b = append(b, mask.Block{Length: limit.Counters, Limit: 2}) // a one in each of four histograms
+		b = append(b, mask.Block{Length: limit.Counters, Limit: 2}) // each update counts once in each of four histograms
 	}
 	if v.rules.ByExamples {
 		b = append(b, mask.Block{Length: 1, Limit: weight})
@@ -126,8 +126,9 @@ func (v Vector) Encode(f *Fold, s *Sizes) ([]uint64, error) {
 	return x, nil
 }
 
-// Decode decodes a sum of vectors of the given number of clients. It returns an error if that
-// many clients cannot have produced the sum, in particular if the sum still contains a mask.
+// Decode decodes a sum of vectors of the given number of clients. It returns an error if this
+// number of clients cannot have produced the sum, in particular if the sum still contains a
+// mask.
 func (v Vector) Decode(version int, clients int64, x []uint64) (*Fold, *Sizes, error) {
 	if len(x) != v.Len() {
 		return nil, nil, fmt.Errorf("the vector has %d numbers, want %d", len(x), v.Len())

@@ -17,7 +17,7 @@ import (
 const FitSteps = 200
 
 const (
-	// heldDays is the number of days that are held back for judging fitted layers.
+	// heldDays is the number of days that are held back to judge fitted layers.
 	heldDays = 14
 	// fitBatch is the batch size for plans that have none.
 	fitBatch = 64

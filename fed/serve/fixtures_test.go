@@ -24,7 +24,7 @@ type sample struct {
 	interval time.Duration
 	meters   int
 	days     int
-	start    string // a UTC day
+	start    string // a day in UTC
 	weather  bool
 	missing  float64
 	plan     string

@@ -16,16 +16,16 @@ const (
 	// so they fall on different hours and weekdays.
 	flagOrigins = 14
 	// flagRange and flagChange are limits on a forecast with a flag, in standard deviations of
-	// the client's scaling. flagRange is the forecast's maximum distance from the range that is
-	// spanned by the readings and the forecast without the flag. flagChange is its maximum
-	// difference from the forecast without the flag. Both were chosen after measuring honest
-	// models (decision 48).
+	// the client's scaling. flagRange is the maximum distance of the forecast from the range of
+	// the readings and the forecast without the flag. flagChange is the maximum difference from
+	// the forecast without the flag. Both were chosen after measuring honest models (decision
+	// 48).
 	flagRange, flagChange = 1.5, 3.5
 )
 
-// FlagTrial is the worst forecast of a model with a calendar flag set: the one farthest outside
-// the range that a client's readings allow or, if none is outside, the one nearest to the edge
-// of the range.
+// FlagTrial is the worst forecast of a model with a calendar flag set: the forecast farthest
+// outside the range that a client's readings allow or, if all forecasts are inside, the one
+// nearest to the edge of the range.
 type FlagTrial struct {
 	// Flag is the name of the input, or empty if no flag was tried.
 	Flag string
@@ -86,8 +86,8 @@ func (m *Model) TryFlags(d *series.Dataset, meter int, c Client, cutoff int64) (
 			for i, v := range out {
 				x := FlagTrial{
 					Flag: flag.Name, Forecast: v, Deviation: deviation,
-					// If the forecast is also far off without the flag, the flag is not the
-					// cause.
+					// If the forecast without the flag is also outside the range of the
+					// readings, the flag is not the cause.
 					Least: max(min(least, without[i])-flagRange*deviation, without[i]-flagChange*deviation),
 					Most:  min(max(most, without[i])+flagRange*deviation, without[i]+flagChange*deviation),
 				}

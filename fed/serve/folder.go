@@ -171,8 +171,8 @@ func resolve(p *fed.Plan, d *series.Dataset, step *time.Duration) (*fed.Plan, er
 	return recipe.Resolve(p, *step)
 }
 
-// openScaling opens the scaling, if there is one, and completes the plan with the inputs
-// that it lists.
+// openScaling opens the scaling, if there is one, and completes the plan with the inputs in the
+// scaling.
 func (f *Folder) openScaling(p *fed.Plan, step *time.Duration) error {
 	file, size, err := f.file(ScalingName)
 	if file == nil || err != nil {

@@ -37,7 +37,8 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 		return nil, err
 	}
 	f.problem = &q
-	// Each worker uses the features of one meter at a time, and uses them only a few times.
+	// Each worker uses the features of one meter at a time, and only a few times, so a small
+	// cache suffices.
 	_, meter := q.FeatureBytes(d)
 	q.LimitCache(2 * meter * int64(runtime.GOMAXPROCS(0)))
 	l, days := q.Framer.Layout(), 0

@@ -14,14 +14,14 @@ import (
 // replayDays is the number of days before a cutoff on which a new state begins.
 const replayDays = 63
 
-// Replay makes up for the earlier recorded issues of clients. Afterwards, a client's state is
+// Replay makes the recorded issues that clients have missed. Afterwards, a client's state is
 // the same as if the client had made these issues on time. A Replay is safe for concurrent use.
 // A copy may have different callbacks.
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
-	// Also, if not nil, selects additional cutoffs at which to make issues. Other is called with
-	// each of these issues. They are not recorded, so they do not change a state.
+	// Also, if not nil, selects additional cutoffs at which to make issues. Other is called
+	// with each of these issues, which are not recorded and do not change a state.
 	Also  func(cutoff int64) bool
 	Other func(issue.Forecast)
 	// Wrap, if not nil, may wrap the client's own model.

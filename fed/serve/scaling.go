@@ -19,8 +19,8 @@ import (
 // knots is the maximum number of values in a scaling's distribution of loads.
 const knots = 256
 
-// checkScaling returns an error if a scaling does not fit the plan's model. Because scalings
-// come from files and stores, this can happen.
+// checkScaling returns an error if a scaling does not fit the plan's model, because scalings
+// come from files and stores.
 func (m *Model) checkScaling(s recipe.Scaling) error {
 	if recipe.Rows(m.Plan) {
 		if s.Features == nil {

@@ -7,7 +7,7 @@
 //
 // [NewGeneric] returns a model that forecasts the next day of any meter with at least a day of
 // readings, without a run and without training. It was trained on public readings of buildings
-// and on simulated homes; generic.md in this folder is its card.
+// and on simulated homes; generic.md in this folder is its model card.
 package serve
 
 import (

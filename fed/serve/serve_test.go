@@ -83,7 +83,7 @@ func TestTailEqualsWhole(t *testing.T) {
 				t.Fatalf("%+v", want.Rows[0])
 			}
 		}
-		// Tails with different aligned starts give the same bytes.
+		// Forecasts from tails with different aligned starts have the same bytes.
 		tails, err := newTails(d, cutoff, cutoff, 48, nil)
 		if err != nil {
 			t.Fatal(err)

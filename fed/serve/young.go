@@ -16,19 +16,18 @@ import (
 )
 
 // A young model reads rows of features and makes forecasts for a client with as little as a day
-// of readings. It stores nothing about the client: it has no personal layers, scales loads by
-// the last days before each forecast, and sets inputs without data to 0. It makes hourly
-// forecasts. Readings with shorter steps are averaged over hours, the last of which ends at the
-// cutoff, and the forecasts are divided into steps again.
+// of readings. It stores nothing about the client, because it has no personal layers, scales
+// loads by the last days before each forecast, and sets inputs without data to 0. It makes
+// hourly forecasts. Readings with shorter steps are averaged over hours that end at the cutoff,
+// and the forecasts are then divided into steps.
 
 const (
 	// youngWindow is the number of hours before a forecast by which loads are scaled.
 	youngWindow = 30 * 24
-	// youngLeast is the minimum number of hours from the first reading to the cutoff for a young
-	// model. It corresponds to a day whose first hours may be missing. The other two constants
-	// limit missing loads, as for other models: youngGaps is the largest share of these hours,
-	// up to a week, that may be missing, and youngFill is the largest number of hours without a
-	// load at the end.
+	// youngLeast is the minimum number of hours from the first reading to the cutoff for a
+	// young model: a day whose first hours may be missing. youngGaps is the largest share of
+	// these hours, up to a week, that may be missing. youngFill is the largest number of hours
+	// without a load at the end.
 	youngLeast = 20
 	youngGaps  = 1. / 3
 	youngFill  = 24 / 4
@@ -284,7 +283,7 @@ func (f *youngForecaster) Forecast(out []float64, cutoff int64) error {
 // lie on a line through the hour's value at the middle of the hour, so their mean equals this
 // value. The slope of the line is the smaller of the slopes to the two neighbouring hours. The
 // line is level if these slopes differ in direction, or if the lines of two quantiles would
-// cross. No step therefore leaves the range of the hours around it.
+// cross. Each step therefore stays within the range of the neighbouring hours.
 func divide(out, hours []float64, width, n int) {
 	if n == 1 {
 		copy(out, hours)

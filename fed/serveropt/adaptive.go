@@ -40,11 +40,11 @@ const (
 // Tau must be positive and Rule must be set; otherwise, Step panics.
 //
 // Deviations: [OfMomentum] is exactly reddi2021's algorithm 2; the default is s = D. bose2024
-// prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in FedAdagrad's v,
-// which we take for misprints. Like the papers, Adaptive does not correct the bias of the first
-// rounds. bose2023 does not state its epsilon; the default of Tau, 1e-3, is reddi2021's. Once
-// sqrt(v) is far below Tau, a step is Rate/Tau times m. With bose2023's Rate of 0.01, this is
-// ten times the mean update, so training can diverge late in a run.
+// prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in FedAdagrad's v;
+// we take all three for misprints. Like the papers, Adaptive does not correct the bias of the
+// first rounds. bose2023 does not state its epsilon; the default of Tau, 1e-3, is reddi2021's.
+// Once sqrt(v) is far below Tau, a step is Rate/Tau times m. With bose2023's Rate of 0.01, this
+// is ten times the mean update, so training can diverge late in a run.
 type Adaptive struct {
 	Rule                    Rule
 	Rate, Beta1, Beta2, Tau float64

@@ -68,9 +68,9 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 // OfAgent returns the setup of an agent with the given secret, which determines the selection
 // of its clients' examples. The numbers that an agent sends with an update are rounded.
 func (s *Setup) OfAgent(secret [32]byte) (*Setup, error) {
-	// The draws depend on all parts of the plan that affect training and scoring. The schedule
-	// is left out, because the server determines the deadline itself. The inputs and the
-	// interval are set to those that the server has determined.
+	// The draws depend on all parts of the plan that affect training and scoring. They do not
+	// depend on the schedule, because the server determines the deadline itself. The inputs and
+	// the interval are those that the server has determined.
 	plan := *s.Plan
 	plan.Schedule, plan.Simulate = fed.Schedule{}, fed.Simulate{}
 	plan.Model.Inputs, plan.Model.Interval = s.Problem.Names(), fed.Duration(s.Problem.Interval())

@@ -73,8 +73,8 @@ type Caller struct {
 	// Session is the ID of the session. It is empty for a caller with a certificate.
 	Session string
 
-	// gate and proof serve to look up the caller again, by the certificate's serial number or
-	// the cookie's hash.
+	// gate and proof are used to look up the caller again, by the certificate's serial number
+	// or the cookie's hash.
 	gate  *Gate
 	proof string
 }

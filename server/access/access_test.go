@@ -49,8 +49,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestEveryCallHasARole checks that every call of the service has a minimum role, and that
-// nothing else is in the list.
+// TestEveryCallHasARole checks that the list of minimum roles contains exactly the calls of the
+// service.
 func TestEveryCallHasARole(t *testing.T) {
 	methods := v1.File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
 	if methods.Len() != len(least) {
@@ -140,8 +140,8 @@ func TestSessions(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestUnavailable checks that if the ledger cannot answer, a caller is neither admitted nor
-// refused for lack of access.
+// TestUnavailable checks that if the ledger does not respond, a caller is neither admitted nor
+// told that access is denied.
 func TestUnavailable(t *testing.T) {
 	g := newGate(t)
 	cookie := newSecret().String()
@@ -152,8 +152,8 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// TestCertificatesPass checks that requests without an operator's certificate pass, but without
-// a caller.
+// TestCertificatesPass checks that requests without an operator's certificate are passed on
+// without a caller.
 func TestCertificatesPass(t *testing.T) {
 	g := newGate(t)
 	h := g.Certificates(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

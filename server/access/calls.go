@@ -27,8 +27,8 @@ var least = map[string]Role{
 	v1.OperatorServiceListReleasesProcedure: Viewer,
 	v1.OperatorServiceListReportsProcedure:  Viewer,
 	v1.OperatorServiceListVersionsProcedure: Viewer,
-	// These calls act on the caller's own account. For other users, they require Admin, which
-	// the calls themselves check.
+	// These calls act on the caller's own account. For other users' accounts they require
+	// Admin, which the calls themselves check.
 	v1.OperatorServiceCreateLoginProcedure:  Viewer,
 	v1.OperatorServiceListSessionsProcedure: Viewer,
 	v1.OperatorServiceEndSessionProcedure:   Viewer,

@@ -102,7 +102,7 @@ func (g *Gate) Certificates(next http.Handler) http.Handler {
 	})
 }
 
-// message returns the message of an error without its code.
+// message returns an error's message without its code.
 func message(err error) string {
 	if c := (*connect.Error)(nil); errors.As(err, &c) {
 		return c.Message()
@@ -120,7 +120,7 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 		return Caller{}, refuse("the server does not know this certificate of user %s (serial %s): the user was removed, or the server was restored from an older backup; ask an admin for a new one: loadstar user certificate create %s", name, serial, name)
 	case err != nil:
 		return Caller{}, g.unavailable(ctx, err)
-	case c.User != name: // impossible, unless the ledger was edited
+	case c.User != name: // possible only if the ledger was edited
 		return Caller{}, refuse("certificate %s belongs to user %s, not %s", serial, c.User, name)
 	case !c.Revoked.IsZero() && name == directory.LocalUser:
 		return Caller{}, refuse("the certificate of user local (serial %s) was revoked; restart the server, which then writes a new one to its folder", serial)
@@ -158,7 +158,7 @@ func (g *Gate) Login(ctx context.Context, code string, now time.Time) (cookie st
 
 func webActor(user string) string { return actor(user, ViaWeb) }
 
-// Session returns the user of the session that has a cookie.
+// Session returns the user whose session has the given cookie.
 func (g *Gate) Session(ctx context.Context, cookie string, now time.Time) (Caller, error) {
 	s, ok := parseSecret(cookie)
 	if !ok {
@@ -180,7 +180,8 @@ func (g *Gate) session(ctx context.Context, hash []byte, now time.Time) (Caller,
 	return Caller{Name: s.User, Role: Role(role), Via: ViaWeb, Expires: s.Expires, Session: s.ID, gate: g, proof: string(hash)}, nil
 }
 
-// Logout ends the session that has a cookie. It does nothing if the session has already ended.
+// Logout ends the session with the given cookie. It does nothing if the session has already
+// ended.
 func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	now := time.Now()
 	c, err := g.Session(ctx, cookie, now)
@@ -199,7 +200,7 @@ func (g *Gate) Logout(ctx context.Context, cookie string) error {
 const externalPrefix = "oidc:"
 
 // External opens a session for a user of an OIDC provider and returns the session's cookie. The
-// subject identifies the user. The name is only displayed, because users may be free to choose
+// subject identifies the user. The name is only displayed, because users may be able to choose
 // it.
 func (g *Gate) External(ctx context.Context, subject, name string, role Role, now time.Time) (cookie string, expires time.Time, err error) {
 	if _, err := ParseRole(string(role)); err != nil {

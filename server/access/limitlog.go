@@ -40,8 +40,8 @@ type Limited struct {
 }
 
 const (
-	// maxReported is the maximum number of remembered pairs of caller and reason. maxShown is
-	// the maximum number of pairs that operators see.
+	// maxReported is the maximum number of stored pairs of caller and reason. maxShown is the
+	// maximum number of pairs that operators see.
 	maxReported = 4096
 	maxShown    = 100
 	// logEvery is the minimum interval between log lines about the same caller and reason. The
@@ -75,7 +75,7 @@ type entry struct {
 func NewLimitReport(log *slog.Logger, metrics prometheus.Registerer) *LimitReport {
 	all, err := lru.New[reported, *entry](maxReported)
 	if err != nil {
-		panic(err) // the size is a constant that is not positive
+		panic(err) // the constant size is not positive
 	}
 	r := &LimitReport{
 		log: log, all: all, lines: rate.NewLimiter(1, logBurst),

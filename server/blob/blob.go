@@ -12,7 +12,7 @@ import (
 	"log/slog"
 )
 
-// ErrNotFound means that no blob has the hash.
+// ErrNotFound means that no blob has the given hash.
 var ErrNotFound = errors.New("blob: not found")
 
 // ErrDamaged means that the content of a blob does not match its hash.
@@ -35,8 +35,8 @@ type Store interface {
 	Delete(ctx context.Context, hash string) error
 }
 
-// DeleteAll removes blobs that are no longer needed. It logs errors and continues, because
-// a blob that remains only takes up space.
+// DeleteAll removes blobs that are no longer needed. It logs errors and continues, because a
+// remaining blob only takes up space.
 func DeleteAll(ctx context.Context, s Store, hashes []string, log *slog.Logger) {
 	for _, hash := range hashes {
 		if err := s.Delete(ctx, hash); err != nil {

@@ -33,9 +33,9 @@ type entry struct {
 
 var _ Store = (*cached)(nil)
 
-// Cached adds an in-memory LRU cache of at most maxBytes to a store. For concurrent requests
-// for the same blob, the blob is loaded only once. A blob that another process deletes may stay
-// in the cache for some time.
+// Cached adds an in-memory LRU cache of at most maxBytes to a store. Concurrent requests for
+// the same blob load it only once. A blob that another process deletes may stay in the cache
+// for some time.
 func Cached(s Store, maxBytes int64) Store {
 	return &cached{store: s, limit: maxBytes, order: list.New(), entries: map[string]*list.Element{}}
 }

@@ -20,7 +20,7 @@ type counting struct {
 
 func (c *counting) Get(ctx context.Context, hash string) ([]byte, error) {
 	data, err := c.Store.Get(ctx, hash)
-	c.gets.Add(1) // after the read, so that a test knows that it is done
+	c.gets.Add(1) // counted after the read, so that a test knows that the read is complete
 	if c.gate != nil {
 		<-c.gate
 	}

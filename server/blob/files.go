@@ -77,7 +77,7 @@ func (f files) put(path string, data []byte) error {
 	return errors.Join(disk.SyncDir(lower), disk.SyncDir(upper), disk.SyncDir(f.dir))
 }
 
-// holds reports whether a file exists and has exactly this content.
+// holds reports whether a file exists with exactly this content.
 func holds(path string, data []byte) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() != int64(len(data)) {
@@ -115,8 +115,8 @@ func (f files) Delete(ctx context.Context, hash string) error {
 	return nil
 }
 
-// sweep removes the unfinished files of processes that were killed. It leaves recent ones,
-// which another process may be writing.
+// sweep removes the unfinished files of killed processes. It keeps recent files, which another
+// process may be writing.
 func (f files) sweep() error {
 	left, err := filepath.Glob(filepath.Join(f.dir, "??", "??", ".*"))
 	if err != nil {

@@ -102,8 +102,8 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// Because the request contains the hash, the store refuses data that was changed in transit.
-	// By default, the client would sign chunks instead if there is no TLS.
+	// Send the hash, so that the store refuses data that was changed in transit. By default,
+	// the client would sign chunks instead if there is no TLS.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
 		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
 	if err != nil {

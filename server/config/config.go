@@ -29,7 +29,7 @@ type Config struct {
 	Dir       string   `yaml:"dir" about:"the server's folder"`
 	Roles     []string `yaml:"roles,flow" about:"roles of this process: gateway, coordinator"`
 	Listen    string   `yaml:"listen" about:"address for agents and operators"`
-	Operators string   `yaml:"operators" about:"address only for operators, so that agents and strangers cannot use up its connections; empty means that operators use the address of agents"`
+	Operators string   `yaml:"operators" about:"separate address for operators, whose connections agents and strangers cannot use up; empty means that operators use the address for agents"`
 	Hosts     []string `yaml:"hosts,flow" about:"names and IP addresses of the server, for its certificate"`
 	Watch     string   `yaml:"watch" about:"address for /metrics, /healthz, /readyz and /limited; empty to disable"`
 	Notify    string   `yaml:"notify" about:"address that is notified when faults begin and end: https://HOST/PATH gets JSON, ntfy:https://HOST/TOPIC gets the format of ntfy; empty to disable"`
@@ -50,12 +50,12 @@ type Store struct {
 	Blobs        string          `yaml:"blobs" about:"folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment; empty means a folder in the server's folder"`
 	BlobsCA      string          `yaml:"blobs_ca" about:"file with the certificate authorities of the S3 store; empty means the system's authorities"`
 	AllowLoss    bool            `yaml:"allow_loss" about:"start even if a setting of the database or the disk can cause the loss of counted updates"`
-	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which receipts and declines of merged rounds, and the members of ended runs, are kept; 0s keeps them indefinitely"`
-	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the audit log is kept; 0s keeps it indefinitely"`
+	KeepReceipts config.Duration `yaml:"keep_receipts" about:"time for which the server keeps receipts and declines of merged rounds, and the members of ended runs; 0s keeps them indefinitely"`
+	KeepAudit    config.Duration `yaml:"keep_audit" about:"time for which the server keeps entries of the audit log; 0s keeps them indefinitely"`
 	Revocations  string          `yaml:"revocations" about:"file with the list of all revocations, which a restore needs; empty means revocations.jsonl in the server's folder"`
 }
 
-// Agents configures the participation of agents.
+// Agents configures how agents call the server.
 type Agents struct {
 	Poll         config.Duration `yaml:"poll" about:"interval between an agent's calls in a small fleet"`
 	MaxPoll      config.Duration `yaml:"max_poll" about:"longest interval between an agent's calls"`
@@ -64,7 +64,7 @@ type Agents struct {
 	Grace        config.Duration `yaml:"grace" about:"time after the expiry of an agent's certificate during which the agent can still renew it"`
 }
 
-// Limits bounds the requests of agents and strangers.
+// Limits limits what agents and strangers can request.
 type Limits struct {
 	Rate         float64 `yaml:"rate" about:"maximum calls per second of the whole fleet"`
 	AddressRate  float64 `yaml:"address_rate" about:"maximum number of new connections per second from one address; 0 turns off all limits per address, which is needed behind a proxy that hides addresses"`
@@ -97,17 +97,17 @@ type Web struct {
 	Listen      string `yaml:"listen" about:"address for the dashboard, such as 127.0.0.1:7445; empty to disable"`
 	CertFile    string `yaml:"cert_file" about:"file with the certificate of the dashboard (PEM), which can be renewed while the server runs"`
 	KeyFile     string `yaml:"key_file" about:"file with the key of the dashboard's certificate (PEM)"`
-	BehindProxy bool   `yaml:"behind_proxy" about:"true if a proxy in front of the dashboard has the certificate"`
-	URL         string `yaml:"url" about:"address at which browsers reach the dashboard, which links contain; empty means the address of listen"`
+	BehindProxy bool   `yaml:"behind_proxy" about:"true if a proxy in front of the dashboard terminates TLS"`
+	URL         string `yaml:"url" about:"address of the dashboard for browsers, used in links; empty means the address in listen"`
 	ReadOnly    bool   `yaml:"read_only" about:"refuse all changes from the dashboard"`
 	OIDC        OIDC   `yaml:"oidc"`
 }
 
 // OIDC configures an OpenID Connect provider.
 type OIDC struct {
-	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider with which people can sign in to the dashboard"`
-	ClientID         string   `yaml:"client_id" about:"the provider's ID of this server"`
-	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the secret of this client of the provider; empty means a public client"`
+	Issuer           string   `yaml:"issuer" about:"address of an OpenID Connect provider through which users can sign in to the dashboard"`
+	ClientID         string   `yaml:"client_id" about:"client ID of this server at the provider"`
+	ClientSecretFile string   `yaml:"client_secret_file" about:"file with the client secret that the provider issued; empty means a public client"`
 	Claim            string   `yaml:"claim" about:"claim of the ID token that determines the role"`
 	Roles            []string `yaml:"roles,flow" about:"values of the claim for each role, such as [viewer=staff, operator=grid, admin=it]"`
 }
@@ -135,8 +135,8 @@ func Default() Config {
 
 // Source lists the sources of a configuration. Later sources take precedence.
 type Source struct {
-	// Dir is the server's folder. Its server.yaml is read if it exists, unless File names
-	// another file.
+	// Dir is the server's folder. If File is empty, the folder's server.yaml is read, if it
+	// exists.
 	Dir, File string
 	// Environ has the format of [os.Environ]: LOADSTAR_SERVE_STORE_DATABASE sets store.database.
 	Environ []string
@@ -262,19 +262,19 @@ func (c *Config) check(keys map[string]int, problems *config.Problems) {
 // checkRoles reports settings that the roles of this process do not use.
 func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 	if len(c.Keepers) > 0 && c.Region.Hub != "" {
-		bad("keepers", "has no effect in a region: use it at the hub")
+		bad("keepers", "has no effect in a region: set it at the hub")
 	}
 	switch {
 	case c.Rounds.Data == "":
 	case c.Region.Hub != "":
-		bad("rounds.data", "has no effect in a region, which does not merge: use it at the hub")
+		bad("rounds.data", "has no effect in a region, which does not merge: set it at the hub")
 	case !slices.Contains(c.Roles, "coordinator"):
 		bad("rounds.data", "is for the role coordinator, which this process does not have")
 	}
 	w := c.Web
 	if w.Listen == "" {
 		if w.CertFile != "" || w.KeyFile != "" || w.BehindProxy || w.URL != "" || w.ReadOnly || w.OIDC.Issuer != "" {
-			bad("web.listen", "is empty, so the dashboard is disabled: give its address, or leave out the other keys of web")
+			bad("web.listen", "is empty, so the dashboard is disabled: set an address, or remove the other keys of web")
 		}
 	} else if !slices.Contains(c.Roles, "gateway") {
 		bad("web.listen", "is for the role gateway, which this process does not have")
@@ -286,7 +286,7 @@ func (c *Config) checkRoles(bad func(key, format string, a ...any)) {
 
 // Print writes the settings as a server.yaml that explains each key.
 func (c *Config) Print(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "# Configuration of a Loadstar server. Keys may be left out; these are their values now.\n"); err != nil {
+	if _, err := fmt.Fprintf(w, "# Configuration of a Loadstar server. Keys may be left out; these are the current values.\n"); err != nil {
 		return err
 	}
 	return printKeys(w, reflect.ValueOf(*c), "")
@@ -321,8 +321,8 @@ func printKeys(w io.Writer, v reflect.Value, indent string) error {
 		}
 		text, err := yaml.Marshal(&node)
 		if err == nil {
-			if indent == "" && key == "dir" { // a file in the server's folder must not contain it
-				about, key = about+"; for a file that is elsewhere", "# dir"
+			if indent == "" && key == "dir" { // a file in the server's folder must not contain this key
+				about, key = about+"; only for a file outside this folder", "# dir"
 			}
 			_, err = fmt.Fprintf(w, "%s# %s\n%s%s: %s\n", indent, about, indent, key, strings.TrimSpace(string(text)))
 		}

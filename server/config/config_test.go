@@ -110,7 +110,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestReference checks that docs/reference/server-yaml.md has every key.
+// TestReference checks that docs/reference/server-yaml.md lists every key.
 func TestReference(t *testing.T) {
 	const path = "../../docs/reference/server-yaml.md"
 	want := bytes.NewBufferString(`# server.yaml

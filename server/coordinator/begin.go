@@ -150,7 +150,7 @@ func (d *driver) tooFewAgents(x *ledger.Drive, p *fed.Plan, members directory.Fi
 	for _, name := range p.Privacy.Keepers {
 		agents, q := d.Keepers.Agents(name, all), *p
 		if needs := int64(recipe.LeastClients(p)); agents < needs {
-			d.Keepers.Watch(p.Privacy.Keepers) // it knows new members behind regions first
+			d.Keepers.Watch(p.Privacy.Keepers) // the keeper learns of new members behind regions before the server
 			return fmt.Sprintf("%d agents can take part, and a round needs at least %d for its sum; wait for more agents, or lower privacy.least in the plan", agents, needs), nil
 		}
 		q.Privacy.Least = int(d.Keepers.Least(name))

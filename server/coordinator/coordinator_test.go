@@ -34,7 +34,7 @@ func TestBegin(t *testing.T) {
 	s.announce(2, 3)
 	s.turn()
 	s.wantState("run", ledger.Running, "")
-	s.announce(3, 9) // announced after the run began, so not members of its fleet
+	s.announce(3, 9) // announced after the run began, so not members of the run
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
 	testkit.Must(t, err)

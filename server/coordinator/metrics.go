@@ -19,7 +19,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "loadstar_turns_total", Help: "Clients' turns: asked, counted, late (the round closed first), lost (the lease expired).",
 		}, []string{"outcome"}),
 		staleness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_staleness_versions", Help: "Versions between the weights that a counted update was trained from and the newest.", Buckets: []float64{0, 1, 2, 4, 8, 16, 32, 64},
+			Name: "loadstar_staleness_versions", Help: "Number of versions between the weights from which a counted update was trained and the newest weights.", Buckets: []float64{0, 1, 2, 4, 8, 16, 32, 64},
 		}),
 		length: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "loadstar_round_seconds", Help: "Time from the opening of a round to its close.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10),

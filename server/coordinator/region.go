@@ -112,7 +112,7 @@ func RunRegion(ctx context.Context, c RegionConfig) error {
 		RegionConfig: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes), protocol.Client()),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided, by outcome.",
+			Name: "loadstar_region_sendings_total", Help: "Sums and updates on which the hub has decided, by outcome.",
 		}, []string{"outcome"}),
 	}
 	c.Metrics.MustRegister(r.sums)

@@ -304,8 +304,8 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 }
 
 // fetch returns a blob and makes sure that the region's store has it. If the store lacks the
-// blob, fetch copies it from the hub. It stores even a blob that it has found, because the blob
-// may be only in this process's cache, after another process has deleted it.
+// blob, fetch copies it from the hub. Otherwise, fetch stores the blob again, because it may be
+// only in this process's cache after another process has deleted it.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	b, err := r.Blobs.Get(ctx, hash)
 	if err != nil {

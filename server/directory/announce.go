@@ -20,8 +20,8 @@ type Announcement struct {
 	// Most limits the agent's clients, including those that it announced before.
 	Most int
 	// Version is the version of the agent's program, or empty. Protocol is the version of
-	// its protocol. Skew is how far its clock is ahead of the server's, or nil if unknown.
-	// Generated means that its readings are synthetic.
+	// its protocol. Skew is the time by which its clock is ahead of the server's, or nil if
+	// unknown. Generated means that its readings are synthetic.
 	Version   string
 	Protocol  int64
 	Skew      *time.Duration
@@ -43,7 +43,8 @@ func (r *Refused) add(name, reason string) {
 
 const (
 	// announcedAtOnce is the maximum number of clients per transaction, so that other
-	// transactions can run in between. SQLite writes this many in a few hundredths of a second.
+	// transactions can run in between. SQLite writes this number of clients in a few hundredths
+	// of a second.
 	announcedAtOnce = 256
 	// sameSkew is the largest change in clock skew that is not stored.
 	sameSkew = time.Second
@@ -54,8 +55,8 @@ const (
 // even a revoked one, until FreeClients frees it. If the agent would have more than Most
 // clients, Announce stores nothing and returns sqlstore.ErrTooMany.
 //
-// Announce first reads the database and writes only differences, so a repeated announcement
-// costs no writes.
+// Announce writes only differences from the database, so a repeated announcement costs no
+// writes.
 func (d *Directory) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
 	defer sqlstore.Wrap(&err, "storing the clients of agent", a.Agent)
 	inputs := strings.Join(slices.Compact(slices.Sorted(slices.Values(a.Inputs))), " ")
@@ -181,8 +182,8 @@ func tooMany(a Announcement, has int) error {
 // announcePart writes new or changed clients. Another agent may have announced some of them
 // since the comparison.
 func (d *Directory) announcePart(ctx context.Context, tx *sqlstore.Txn, a Announcement, diff difference, clients []string, inputs string, now time.Time, refused *Refused) error {
-	// The lock serialises an agent's announcements, so that together they respect the limit on
-	// its clients.
+	// The lock serialises an agent's announcements, because together they must respect the
+	// limit on its clients.
 	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+d.store.LockClause("UPDATE"), a.Agent); err != nil {
 		return err
 	}
@@ -244,7 +245,7 @@ func (d *Directory) announceAgent(ctx context.Context, tx *sqlstore.Txn, a Annou
 	err := tx.QueryRowContext(ctx, `UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = $1 AND c.revoked = 0), version = $2, skew = $3, generated = $4, protocol = $5
 		WHERE id = $1 RETURNING clients`, a.Agent, a.Version, skew, generated, a.Protocol).Scan(&clients)
 	if err != nil || clients == before || before == 0 {
-		return err // the log already contains the join, which an event for the first announcement would only repeat
+		return err // the log already contains the join, which implies the first announcement
 	}
 	return d.log.Record(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
 }

@@ -47,10 +47,10 @@ func (g *Log) Record(ctx context.Context, tx *sqlstore.Txn, at time.Time, actor,
 type AuditQuery struct {
 	// Before is the id of an event, or empty. Only older events are selected.
 	Before string
-	// After is the id of an event, a prefix of one, or empty. Only newer events are selected,
-	// and the oldest come first. An id contains the start time of its transaction, so an event
-	// can appear before one that was already read. Until excludes recent events, because only
-	// these can appear in this way.
+	// After is an event's id, a prefix of an id, or empty. Only newer events are selected,
+	// oldest first. An id contains the start time of the event's transaction, so a new event
+	// can be sorted before an event that was already read. Until excludes recent events,
+	// because only recent events can appear in this way.
 	After string
 	Until time.Time
 	// Actors and Actions select events with one of these actors and one of these actions. An

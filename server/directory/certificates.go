@@ -9,10 +9,10 @@ import (
 )
 
 // RenewCertificate stores the successor of the user's certificate with the given serial number.
-// The old one stays valid, because the user may never receive the new one. Both are revoked
-// together. Certificates that were replaced by earlier renewals become invalid now.
-// Certificates of the user local are an exception, because gateways may have them in their
-// folders and would store them again.
+// The old certificate stays valid, because the user may never receive the new one. A revocation
+// of either certificate revokes both. Certificates that were replaced by earlier renewals
+// become invalid now. Certificates of the user local are an exception, because gateways may
+// have them in their folders and would store them again.
 func (us *Users) RenewCertificate(ctx context.Context, old string, c Certificate, actor string) (err error) {
 	defer sqlstore.Wrap(&err, "renewing the certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {

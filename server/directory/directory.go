@@ -20,7 +20,7 @@ func New(s *sqlstore.Store, users *Users, log *Log) *Directory {
 	return d
 }
 
-// Errors that callers distinguish.
+// Errors that callers can distinguish.
 var (
 	ErrNotFound = sqlstore.ErrNotFound
 	ErrRefused  = sqlstore.ErrRefused

@@ -9,8 +9,8 @@ import (
 	"loadstar/server/sqlstore"
 )
 
-// ClockAhead is how far in the future a stored time may be. A later time came from a
-// wrong clock and is ignored.
+// ClockAhead is the maximum time by which a stored time may be in the future. Later times came
+// from a wrong clock and are ignored.
 const ClockAhead = time.Hour
 
 // RevocationsStamp is the stamp that changes when an agent or client is revoked.

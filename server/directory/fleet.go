@@ -148,7 +148,7 @@ type FleetCounts struct {
 	Quiet           int64 // agents that were not seen since a given time
 	Expiring        int64 // agents whose certificate expires before a given time
 	Revoked         int64 // agents
-	Generated       bool  // an agent has synthetic readings
+	Generated       bool  // at least one agent has synthetic readings
 }
 
 // CountFleet counts agents. It reads all of them, so do not call it often for a large

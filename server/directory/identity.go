@@ -44,7 +44,7 @@ func (d *Directory) Join(ctx context.Context, hash []byte, a Agent, now time.Tim
 }
 
 // Rejoin uses a token once and issues a new certificate to an agent that has joined before.
-// The agent keeps its clients, and the limits of the new token apply to further ones. The
+// The agent keeps its clients, and the limits of the new token apply to further clients. The
 // caller must have checked that the agent has the key of its last used certificate.
 func (d *Directory) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "adding agent", a.ID, "again")
@@ -78,13 +78,13 @@ type Caller struct {
 	// Hosts reports whether the agent has any clients. Copied reports whether two machines
 	// were seen with its identity.
 	Hosts, Copied bool
-	// Limited reports whether the agent's token limits the number of its clients, so that it is no
-	// region.
+	// Limited reports whether the agent's token limits the number of its clients. If so, the
+	// agent is not a region.
 	Limited bool
 
 	used              Credential // the newest certificate that it has used
 	since             time.Time  // time of its first use
-	previous, pending string     // serial numbers of the previous certificate and of one that is not used yet
+	previous, pending string     // serial numbers of the previous certificate and of a certificate that is not used yet
 }
 
 // Uses reports whether the agent hosts clients, and may call with a certificate until the agent
@@ -123,9 +123,9 @@ func (d *Directory) callersOf(ctx context.Context, ids []string) ([]Caller, erro
 	return all, err
 }
 
-// CredentialState classifies the certificate that a call presents. An agent renews with the
-// certificate that it used last, so its certificates form a chain. A certificate outside this
-// chain shows that the agent's files were copied.
+// CredentialState is the state of the certificate that a call presents. An agent renews with
+// the certificate that it used last, so its certificates form a chain. A certificate outside
+// this chain shows that the agent's files were copied.
 type CredentialState int
 
 const (
@@ -137,7 +137,7 @@ const (
 	// it may still be in progress.
 	Replaced
 	// Copied means that the certificate was replaced long ago, or was issued in parallel with
-	// the one in use.
+	// the certificate in use.
 	Copied
 )
 
@@ -192,8 +192,8 @@ func (d *Directory) Switch(ctx context.Context, c Caller, to Credential, now tim
 	return n > 0, err
 }
 
-// NoteCopy records that two machines were seen with an agent's identity. Only the first
-// sighting is stored.
+// NoteCopy records that two machines were seen with an agent's identity. Only the first time is
+// stored.
 func (d *Directory) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
 	defer sqlstore.Wrap(&err, "storing that the identity was copied of agent", c.ID)
 	err = d.store.Update(ctx, func(tx *sqlstore.Txn) error {

@@ -56,7 +56,7 @@ func TestCredentials(t *testing.T) {
 				x.shows(first, InUse)
 				x.shows(next, Issued)
 				x.shows(next, InUse)
-				x.shows(first, Replaced) // a call that was in progress
+				x.shows(first, Replaced) // a call that was already in progress
 				x.now = x.now.Add(replacedFor)
 				x.shows(first, Copied)
 				first = next
@@ -111,7 +111,7 @@ func TestCredentials(t *testing.T) {
 			test(x, first)
 		})
 	}
-	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent from before serials were stored
+	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) { // an agent that joined before serials were stored
 		l := open(t, at)
 		testkit.Must(t, l.Directory.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 		testkit.Must(t, l.Directory.Join(t.Context(), []byte("token"), Agent{ID: "agent"}, t0))

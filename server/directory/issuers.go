@@ -32,8 +32,8 @@ func (d *Directory) CountIssuers(ctx context.Context, ids []string, now time.Tim
 	}
 	which = append(which, other)
 	counts := make([]IssuerCount, len(which))
-	// There are at most two issuers, so use a sum for each one, because sums need no sorting,
-	// unlike GROUP BY.
+	// Use a sum for each of the at most two issuers, because sums need no sorting, unlike GROUP
+	// BY.
 	var agents, certificates []string
 	var intoAgents, intoCertificates []any
 	for i, w := range which {

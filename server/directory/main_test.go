@@ -15,7 +15,7 @@ var cluster pgtest.Cluster
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// t0 is the time at which all tests begin, in place of the real time.
+// t0 is the start time of all tests, instead of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
 // after returns t0 plus d.

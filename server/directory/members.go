@@ -13,8 +13,8 @@ import (
 
 // Filter selects clients that are not revoked. Empty fields select all.
 type Filter struct {
-	Seen   time.Time     // their agents were seen at this time or later
-	Inputs []string      // inputs, all of which they have
+	Seen   time.Time     // time since which their agents must have been seen
+	Inputs []string      // inputs that they must have
 	Step   time.Duration // interval of their readings
 }
 
@@ -50,8 +50,8 @@ type Kind struct {
 	Generated bool // an agent has synthetic readings
 }
 
-// maxKinds is the maximum number of kinds of clients that are returned, because every agent can
-// invent kinds.
+// maxKinds limits the number of returned kinds of clients, because every agent can invent
+// kinds.
 const maxKinds = 1000
 
 // Kinds returns the kinds of the clients whose agents were seen since the given time, most
@@ -98,7 +98,7 @@ func (d *Directory) CountIn(ctx context.Context, q rowQuerier, f Filter) (n int6
 	return n, err
 }
 
-// AgentsIn returns the agents that have the clients that CountIn counts.
+// AgentsIn returns the agents of the clients that CountIn counts.
 func (d *Directory) AgentsIn(ctx context.Context, q sqlstore.Querier, f Filter) (all []string, err error) {
 	defer sqlstore.Wrap(&err, "reading the agents of clients")
 	var args []any
@@ -120,8 +120,8 @@ func (d *Directory) LastSeen(ctx context.Context) (_ time.Time, err error) {
 	return sqlstore.FromMillis(ms), err
 }
 
-// LackingIn returns up to limit clients that a filter does not select although their agents
-// were seen recently enough, in the order of their names.
+// LackingIn returns up to limit clients, in the order of their names, that a filter does not
+// select although their agents were seen recently enough.
 func (d *Directory) LackingIn(ctx context.Context, q sqlstore.Querier, f Filter, limit int) (all []Client, err error) {
 	defer sqlstore.Wrap(&err, "reading the clients that lack something")
 	var args []any

@@ -17,13 +17,14 @@ type Report struct {
 	Client  string
 	Day     int64  // days since 1970-01-01, UTC
 	Message []byte // the whole report, which the ledger does not interpret
-	// These fields are stored in histograms only. A number is NaN if it is unknown.
+	// These fields are stored only in histograms. A number is NaN if it is unknown.
 	Release                         string  // id, or empty
 	RelativeMAE, Coverage, Fallback float64 // Fallback is the share of rows that are not from the client's model
 	Drift, WantsRound               bool
 	// Findings are codes, from a known list, of problems in the readings.
 	Findings []string
-	// Interim means that the report is between two weekly ones, and only its findings count.
+	// Interim means that the report was sent between two weekly reports, and that only its
+	// findings count.
 	Interim bool
 }
 
@@ -177,7 +178,7 @@ func (p *Reports) DropOldReports(ctx context.Context, now time.Time) (err error)
 type ReportDay struct {
 	Day                             int64
 	Clients                         int64 // clients that use the release
-	Total                           int64 // that reported
+	Total                           int64 // all clients that reported
 	Drifting, Wanting               int64
 	RelativeMAE, Coverage, Fallback float64 // medians
 }

@@ -31,13 +31,13 @@ func (d *Directory) Revocations(ctx context.Context, since time.Time, after stri
 	return d.log.Audit(ctx, AuditQuery{After: after, Actions: []string{revokeAgent, revokeClient, revokeToken, revokeCertificate, removedUser}, Limit: limit})
 }
 
-// restoredBy is the actor of repeated revocations. Revoked clients that the ledger does not
-// contain are assigned to an agent of this name.
+// restoredBy is the actor of repeated revocations. Revoked clients that are missing from the
+// ledger are assigned to an agent of this name.
 const restoredBy = "server"
 
 // Reapply repeats revocations that the ledger lacks because it was restored from an older
-// backup. It adds unknown agents and clients as revoked, so that nobody can use their names.
-// It returns the number of repeated revocations.
+// backup. It adds unknown agents and clients as revoked, so that their names cannot be used. It
+// returns the number of repeated revocations.
 func (d *Directory) Reapply(ctx context.Context, events []Event, now time.Time) (n int, err error) {
 	defer sqlstore.Wrap(&err, "repeating revocations")
 	done := map[string]map[string]bool{}
@@ -100,7 +100,7 @@ func (d *Directory) reapply(ctx context.Context, e Event, now time.Time) error {
 		return err
 	case removedUser:
 		u, err := d.users.User(ctx, e.Subject)
-		if err != nil || u.Created.After(e.At) { // somebody else has the name now
+		if err != nil || u.Created.After(e.At) { // another user has the name now
 			return errors.Join(err, sqlstore.ErrNotFound)
 		}
 		return d.users.RemoveUser(ctx, e.Subject, restoredBy, now)

@@ -48,7 +48,8 @@ func (us *Users) Sessions(ctx context.Context, user string, limit int, now time.
 }
 
 // EndSession ends a session and deletes the user's login links, because the thief of a session
-// may have created some. It returns sqlstore.ErrNotFound if the session has already ended.
+// may have created login links. It returns sqlstore.ErrNotFound if the session has already
+// ended.
 func (us *Users) EndSession(ctx context.Context, id, actor string, now time.Time) error {
 	return us.endSession(ctx, id, actor, now, true)
 }
@@ -141,8 +142,8 @@ func insertCertificate(ctx context.Context, tx *sqlstore.Txn, c Certificate) err
 }
 
 // RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless it
-// is stored already. It never makes a revoked certificate valid again. If there are too many,
-// the oldest certificate of local becomes invalid, because a gateway must be able to start.
+// is stored already. It never makes a revoked certificate valid again. If local has too many
+// certificates, the oldest one becomes invalid, because a gateway must be able to start.
 func (us *Users) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
 	defer sqlstore.Wrap(&err, "storing the certificate of", c.User)
 	return us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -189,9 +190,9 @@ func (us *Users) UserCertificates(ctx context.Context, limit int, now time.Time)
 }
 
 // RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
-// codes, because a thief of the key may have created some. It also refuses the certificates
-// that this one was renewed from or to. Exactly one valid certificate's serial number must
-// begin with the prefix.
+// codes, because a thief of the key may have created them. It also refuses the certificates
+// from which or to which this certificate was renewed. Exactly one valid certificate's serial
+// number must begin with the prefix.
 func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer sqlstore.Wrap(&err, "revoking certificate", prefix)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -211,7 +212,7 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		}
 		c = found[0]
 		c.Revoked = now
-		// Lock the user first, as all code does that adds sessions or certificates.
+		// Lock the user first, like all code that adds sessions or certificates.
 		if _, err := us.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
@@ -219,8 +220,8 @@ func (us *Users) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		if err != nil {
 			return err
 		}
-		// Each revoked certificate gets an event, because a restored ledger may lack the
-		// newest one.
+		// Each revoked certificate gets an event, because a restored ledger may lack the newest
+		// certificate.
 		for _, s := range serials {
 			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, sqlstore.ToMillis(now)); err != nil {
 				return err

@@ -14,9 +14,9 @@ import (
 
 // Token is a join token without its secret.
 type Token struct {
-	ID, Note, Actor                 string // ID is TokenID of the hash
+	ID, Note, Actor                 string // ID is the result of TokenID for the hash
 	Created, Expires, Used, Revoked time.Time
-	Uses, Joined                    int64 // agents that may still join with it, and agents that have joined
+	Uses, Joined                    int64 // numbers of agents that may still join, and that have joined
 	// Clients limits the clients of each agent that joins with the token. 0 means that
 	// only the server's limit applies. The clients' names must match Pattern, as in
 	// path.Match. An empty pattern matches every name.
@@ -81,7 +81,7 @@ func (d *Directory) Tokens(ctx context.Context, after string, limit int) (all []
 	return all, err
 }
 
-// RevokeToken revokes a token, so that nobody can join with it any more. Exactly one unrevoked
+// RevokeToken revokes a token, so that no further agent can join with it. Exactly one unrevoked
 // token's id must begin with the prefix.
 func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
 	defer sqlstore.Wrap(&err, "revoking token", prefix)
@@ -101,7 +101,7 @@ func (d *Directory) RevokeToken(ctx context.Context, prefix, actor string, now t
 			return fmt.Errorf("several tokens begin with %s; give more of the id: %w", prefix, sqlstore.ErrRefused)
 		}
 		t = found[0]
-		// Joins change the row as well, so either the join or the revocation comes first.
+		// A join also changes this row, so either the join or the revocation comes first.
 		err = tx.QueryRowContext(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 RETURNING joined", t.ID, sqlstore.ToMillis(now)).Scan(&t.Joined)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (d *Directory) CheckToken(ctx context.Context, hash []byte, now time.Time) 
 }
 
 // usable returns an error with the reason why a token cannot be used, or nil. Strangers cannot
-// learn the reason, because only the holder of the token can ask.
+// learn the reason, because only the holder of a token can ask about it.
 func usable(row *sql.Row, now time.Time) error {
 	t, err := scanToken(row.Scan)
 	const form = "2006-01-02 15:04 MST"

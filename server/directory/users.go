@@ -96,7 +96,7 @@ func (us *Users) Users(ctx context.Context) (all []User, err error) {
 }
 
 // PutUser adds a user or changes a user's role. It refuses to change the role of local, so that
-// an admin always exists, and a role that an OIDC provider determines.
+// an admin always exists, and any role that an OIDC provider determines.
 func (us *Users) PutUser(ctx context.Context, name, role, actor string, now time.Time) (u User, err error) {
 	defer sqlstore.Wrap(&err, "storing user", name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {
@@ -252,7 +252,7 @@ func (us *Users) UseLogin(ctx context.Context, code, cookie []byte, ttl time.Dur
 
 // SignIn adds a session of a user of an OIDC provider, and adds the user the first time. The
 // provider determines the role at each sign-in. SignIn finds the user by subject. If another
-// user already has the name, the new user gets the name spare.
+// user already has the name, the new user gets the name in spare.
 func (us *Users) SignIn(ctx context.Context, u User, spare string, cookie []byte, ttl time.Duration, actorOf func(user string) string, now time.Time) (s Session, err error) {
 	defer sqlstore.Wrap(&err, "signing in", u.Name)
 	err = us.store.Update(ctx, func(tx *sqlstore.Txn) error {

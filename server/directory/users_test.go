@@ -55,7 +55,7 @@ func TestUsers(t *testing.T) {
 		u, err = l.Users.PutUser(ctx, "anna", "viewer", "admin", t0)
 		testkit.Must(t, err)
 		pgtest.Equal(t, "anna", u, User{Name: "anna", Role: "viewer", Source: SourceAdmin, Created: t0})
-		_, err = l.Users.PutUser(ctx, "anna", "viewer", "admin", t0) // no change, no event
+		_, err = l.Users.PutUser(ctx, "anna", "viewer", "admin", t0) // without a change, there is no event
 		testkit.Must(t, err)
 		u, err = l.Users.PutUser(ctx, "anna", "admin", "admin", t0)
 		testkit.Must(t, err)
@@ -211,7 +211,7 @@ func TestSignIn(t *testing.T) {
 		// The subject identifies a user, not the name.
 		pgtest.Equal(t, "renamed", sign("1", "oidc:boss", "operator", "c"), "oidc:anna")
 		pgtest.Equal(t, "roles", roleOf("a")+" "+roleOf("c"), "operator operator")
-		// Nobody can get a local name, a login link or a certificate through a provider.
+		// A provider's user cannot get a local name, a login link or a certificate.
 		_, err := l.Users.SignIn(ctx, User{Name: LocalUser, Role: "viewer", Subject: "3"}, LocalUser, hashed("d"), time.Hour, actorOf, t0)
 		wantIs(t, err, sqlstore.ErrRefused)
 		_, err = l.Users.PutUser(ctx, "oidc:anna", "admin", "admin", t0)
@@ -264,7 +264,7 @@ func TestCertificates(t *testing.T) {
 		pgtest.Equal(t, "revoked", c.Revoked.Equal(after(time.Second)), true)
 		_, err = l.Users.RevokeCertificate(ctx, "aa01", "admin", t0)
 		wantIs(t, err, sqlstore.ErrNotFound)
-		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid one
+		_, err = l.Users.RevokeCertificate(ctx, "aa", "admin", t0) // aa02 is the only valid certificate
 		testkit.Must(t, err)
 		// The number of a user's certificates is limited. Revoked and expired certificates do not
 		// count.

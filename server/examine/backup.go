@@ -17,7 +17,8 @@ import (
 // newest backup.
 const backupFile = "backup.json"
 
-// Backup describes the newest successful backup, and the newest failed one if it is later.
+// Backup describes the newest successful backup and, if a later backup failed, the newest
+// failed one.
 type Backup struct {
 	At    time.Time `json:"at"` // zero if none has succeeded
 	File  string    `json:"file,omitempty"`
@@ -61,7 +62,7 @@ func (c *Config) backup(all *finding.List) {
 	b, err := LastBackup(c.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && c.isNew():
-		all.OK(check, "none was made of this new server yet")
+		all.OK(check, "this new server has no backup yet")
 	case errors.Is(err, fs.ErrNotExist):
 		all.Warn(check, do, "there is no backup of %s", c.Dir)
 	case err != nil:
@@ -75,8 +76,8 @@ func (c *Config) backup(all *finding.List) {
 	}
 }
 
-// isNew reports whether a server's certificate authority is so new that a missing backup does
-// not matter.
+// isNew reports whether the server's certificate authority is so new that the server need not
+// have a backup yet.
 func (c *Config) isNew() bool {
 	if c.PKI == "" {
 		return false

@@ -10,7 +10,7 @@ import (
 	"loadstar/server/blob"
 )
 
-// watched is a store whose failures are counted. It logs damage, because coordinators and
+// watched is a store that counts its failures. It logs damage, because coordinators and
 // gateways report only that a blob cannot be read.
 type watched struct {
 	blob.Store
@@ -18,7 +18,7 @@ type watched struct {
 	damaged, failed prometheus.Counter
 }
 
-// Blobs returns a store that counts the failures of another one.
+// Blobs returns a store that counts the failures of another store.
 func Blobs(s blob.Store, log *slog.Logger, r prometheus.Registerer) blob.Store {
 	w := &watched{
 		Store: s, log: log,

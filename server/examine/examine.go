@@ -34,8 +34,8 @@ type Config struct {
 	PKI, Operator string
 	Ledger        *ledger.Ledger
 	Blobs         blob.Store
-	// Quiet returns the time after which an agent that has not called is out of contact, given the
-	// number of agents.
+	// Quiet returns the time after which an agent that has not called counts as quiet, given
+	// the number of agents.
 	Quiet func(agents int64) time.Duration
 	// Waits returns a sentence for each run whose round waits for silent agents. It may be nil.
 	Waits func(context.Context) ([]string, error)
@@ -53,9 +53,9 @@ const (
 	backupWarning = 3 * time.Hour
 )
 
-// Settings checks the settings that must be right before a server may start. With a wrong
-// setting, a counted update can be lost. An error means that a setting of a store could not
-// be read.
+// Settings checks the settings that must be correct before a server may start. With a wrong
+// setting, a counted update can be lost. An error means that a setting of a store could not be
+// read.
 func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
 	if c.Ledger != nil {
 		if all, err = c.Ledger.Store.Settings(ctx); err != nil {
@@ -97,7 +97,7 @@ func (c *Config) State(ctx context.Context) (all finding.List) {
 // folder is a folder with data of the server, and its description.
 type folder struct{ name, dir string }
 
-// folders returns the folders with the server's data, except those inside another one.
+// folders returns the folders with the server's data, except folders inside other ones.
 func (c *Config) folders() (all []folder) {
 	add := func(name, dir string) {
 		for _, has := range all {
@@ -171,7 +171,7 @@ func (c *Config) database(ctx context.Context, all *finding.List) {
 func (c *Config) fleet(ctx context.Context, all *finding.List) {
 	n, err := c.Ledger.Directory.Agents(ctx)
 	if err != nil {
-		return // the check of the database reports it
+		return // the check of the database reports this
 	}
 	now := time.Now()
 	quiet := c.Quiet(n)
@@ -184,7 +184,7 @@ func (c *Config) fleet(ctx context.Context, all *finding.List) {
 		all.OK("agents", "%d of %d were seen in the last %s", f.Agents-f.Quiet, f.Agents, quiet)
 	}
 	if err == nil && f.Expiring > 0 {
-		all.Warn("agents' certificates", "check that these agents run and reach the server, because a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
+		all.Warn("agents' certificates", "check that these agents run and reach the server, because a running agent renews its certificate", "%d expire within %s", f.Expiring, agentWarning)
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *Config) rounds(ctx context.Context, all *finding.List) {
 	}
 	some, err := c.Waits(ctx)
 	switch {
-	case err != nil: // the check of the database reports it
+	case err != nil: // the check of the database reports this
 	case len(some) == 0:
 		all.OK("rounds", "no round waits for a silent agent")
 	default:
@@ -210,7 +210,7 @@ var wrongMeter = []string{"impossible", "unit-jump", "clock-shift"}
 func (c *Config) readings(ctx context.Context, all *finding.List) {
 	found, err := c.Ledger.Reports.FindingsNow(ctx)
 	if err != nil {
-		return // the check of the database reports it
+		return // the check of the database reports this
 	}
 	var some []string
 	for _, f := range found {
@@ -229,12 +229,12 @@ func (c *Config) readings(ctx context.Context, all *finding.List) {
 func (c *Config) versions(ctx context.Context, all *finding.List) {
 	seen, err := c.Ledger.Directory.AgentVersions(ctx)
 	if err != nil || c.Version == "" || len(seen) == 0 {
-		return // the check of the database reports it
+		return // the check of the database reports this
 	}
 	var others []string
 	for _, v := range slices.Sorted(maps.Keys(seen)) {
 		if v != c.Version {
-			others = append(others, fmt.Sprintf("%d have %s", seen[v], cmp.Or(v, "a version that they do not say")))
+			others = append(others, fmt.Sprintf("%d have %s", seen[v], cmp.Or(v, "an unknown version")))
 		}
 	}
 	if len(others) == 0 {

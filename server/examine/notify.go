@@ -41,7 +41,8 @@ func NewNotifier(address string) (*Notifier, error) {
 }
 
 // note sends a notification of a new failure at once, of a new warning after two examinations,
-// and of the end of each. If sending fails, it tries again after the next examination.
+// and when a failure or warning ends. If sending fails, it tries again after the next
+// examination.
 func (n *Notifier) note(ctx context.Context, all finding.List) {
 	for _, f := range all {
 		before := n.before[f.Check]

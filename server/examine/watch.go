@@ -61,9 +61,9 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 	w.findings = gauges("loadstar_finding", "1 if a check of this process found something at this level, otherwise 0.", "check", "level")
 	w.up = gauges("loadstar_store_up", "1 if a store of this process answers.", "store")
 	w.free = gauges("loadstar_disk_free_bytes", "Bytes that can still be written to a folder of this process.", "folder")
-	w.ends = gauges("loadstar_certificate_expiry_timestamp_seconds", "When a certificate of the server ends.", "certificate")
-	w.agents = gauges("loadstar_agents", "Agents that are not revoked: all, those that are out of contact, and those whose certificate ends within a day.", "state")
-	w.clients = gauges("loadstar_client_findings", "Clients that report a problem with their readings, by its code.", "code")
+	w.ends = gauges("loadstar_certificate_expiry_timestamp_seconds", "Expiry time of a certificate of the server.", "certificate")
+	w.agents = gauges("loadstar_agents", "Agents that are not revoked: all, those that are quiet, and those whose certificate expires within a day.", "state")
+	w.clients = gauges("loadstar_client_findings", "Clients that report a problem with their readings, by code.", "code")
 	for _, code := range wrongMeter {
 		w.clients.WithLabelValues(code)
 	}
@@ -120,7 +120,7 @@ func (w *Watcher) once(ctx context.Context) {
 	}
 	state := append(w.State(inner), w.integrity(inner)...)
 	if ctx.Err() != nil {
-		return // a server that is ending closes its stores
+		return // a server that shuts down closes its stores
 	}
 	w.note(state, true)
 	if w.Notify != nil {
@@ -232,7 +232,7 @@ func (w *Watcher) expiries() map[string]time.Time {
 	}
 	issuers, err := pki.Issuers(w.PKI)
 	if err != nil {
-		return all // the checks report it
+		return all // the checks report this
 	}
 	for _, i := range issuers {
 		if i.Signs {

@@ -278,8 +278,8 @@ func compressed(h http.Header) bool {
 // mayBeHeavy reports whether a request contains nothing but names, possibly of thousands of
 // clients. An agent's next such request is not read before the previous one has been served, so
 // an agent cannot use up CPU time by sending many. A call with a result may be equally large,
-// but is not included here, because its agent may have to send it again while the server still
-// waits for the rest of an interrupted call.
+// but is excluded, because an agent may have to repeat such a call while the server still waits
+// for the rest of an interrupted one.
 func mayBeHeavy(r *http.Request) bool {
 	// The length is -1 if it is unknown.
 	return r.URL.Path == v1.AgentServiceAnnounceProcedure && (uint64(r.ContentLength) > heavyBytes || compressed(r.Header))

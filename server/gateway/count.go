@@ -37,9 +37,9 @@ type arrived struct {
 	result     *terms.Result
 	evaluation ledger.Evaluation
 	bytes      int           // size of its numbers
-	masks      []ledger.Mask // of a result of a private plan, or nil
+	masks      []ledger.Mask // masks of a private plan's result, or nil
 	check      *checked      // values that keepers judge before the result counts, or nil
-	alone      bool          // not added to other results, because the hub lets keepers judge it
+	alone      bool          // not added to other results, because keepers judge it for the hub
 
 	done chan struct{} // closed when counted or err is set
 	// counted means that the result is counted. If it is false without an error, the ledger has

@@ -198,7 +198,7 @@ func TestCounter(t *testing.T) {
 func TestCounterLeft(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 3, 3)
-	s.led = true // this test counts
+	s.led = true // this test counts results itself
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {

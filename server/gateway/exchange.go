@@ -33,9 +33,9 @@ type named struct {
 	others           map[ledger.Turn]bool // the turns of its result and its declines
 }
 
-// Exchange is the only call that an agent needs to take part in runs. It declines turns, stores
-// reports, counts a result, extends the leases of the turns that the agent is training, and
-// returns verdicts and new tasks. If there is nothing new, the call is held.
+// Exchange is the only call that an agent needs in order to train in runs. It declines turns,
+// stores reports, counts a result, extends the leases of the turns that the agent is training,
+// and returns verdicts and new tasks. If there is nothing new, the call is held.
 func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	caller, err := g.callers.known(ctx)
 	if err == nil && !caller.Hosts { // the agent may have announced its clients since its lookup

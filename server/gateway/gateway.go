@@ -57,7 +57,7 @@ type Config struct {
 	// Region means that a hub decides which results count, and that reports must be sent to
 	// it.
 	Region bool
-	// Keepers are the keepers of private plans, or nil. A region has none, but a hub.
+	// Keepers are the keepers of private plans, or nil. A region has a hub instead of keepers.
 	Keepers *keepers.Set
 	Hub     *Hub
 	// Wake notifies coordinators of a change in a run, and Woken receives a value when a run has

@@ -25,7 +25,7 @@ type checked struct {
 	done       bool // accepted
 }
 
-// notAccepted means that a keeper does not accept a result.
+// notAccepted means that a keeper has not accepted a result.
 type notAccepted struct{ why string }
 
 func (n *notAccepted) Error() string { return n.why }
@@ -100,8 +100,8 @@ func (j judge) all(ctx context.Context, all []*arrived) (accepted, again []*arri
 func (j judge) some(ctx context.Context, all []*arrived) (accepted, again []*arrived) {
 	var results []*v1.CheckedResult
 	for _, a := range all {
-		m := &a.masks[0]                      // there is one, see checkMembers
-		nonce, _ := hex.DecodeString(m.Nonce) // the nonce was encoded from bytes
+		m := &a.masks[0]                      // checkMembers ensures that there is exactly one
+		nonce, _ := hex.DecodeString(m.Nonce) // never fails, because the nonce was encoded from bytes
 		a.check.result.Result = &v1.MaskedResult{Agent: m.Agent, Part: m.Part, Clients: m.Clients, Nonce: nonce}
 		results = append(results, a.check.result)
 	}

@@ -46,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		fold:     seconds("fold", "Time to add up a batch."),
 		commit:   seconds("commit", "Time of the transaction that counts a batch."),
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results received."}),
-		held:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_gateway_held", Help: "Calls that wait for news."}),
+		held:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_gateway_held", Help: "Held calls, which wait for news."}),
 		declined: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents declined, by kind of reason."}, []string{"code"}),
 	}
 	// An alert needs these counters to exist before their first event.

@@ -14,8 +14,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// maxEnrolments is the maximum number of enrolments in a request. An agent has one for each of
-// its keepers.
+// maxEnrolments is the maximum number of enrolments in a request. An agent has one enrolment
+// for each of its keepers.
 const maxEnrolments = 4
 
 // enrol passes an agent's enrolments to their keepers and returns the receipts. If a keeper
@@ -58,7 +58,7 @@ func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 		return "the result is masked, but the plan is not private"
 	case r.Size != t.MaskedBytes():
 		return fmt.Sprintf("the masked result has %d bytes, want %d for this plan", r.Size, t.MaskedBytes())
-	case len(r.Members) > 0: // see checkMembers
+	case len(r.Members) > 0: // checkMembers checks members
 	case len(r.Nonce) != len(mask.Nonce{}):
 		return fmt.Sprintf("the nonce has %d bytes, want %d", len(r.Nonce), len(mask.Nonce{}))
 	case r.Part < 0 || r.Part >= int64(x.clients):

@@ -16,19 +16,19 @@ import (
 	"loadstar/server/terms"
 )
 
-// A region has no keepers. Its agents enrol with those of the hub, which forwards their
-// enrolments, and counts their results by the names of the agents. Names must therefore differ
-// in all regions of a hub: the name of an agent begins with that of its region at the hub.
+// A region has no keepers. Its agents enrol with the keepers of the hub, which forwards the
+// enrolments and identifies results by the names of the agents. Names must therefore differ in
+// all regions of a hub, so an agent's name begins with its region's name at the hub.
 
 // Hub is a region's connection to its hub. It is safe for concurrent use.
 type Hub struct {
-	name    string // of the region at the hub
+	name    string // name of the region at the hub
 	service v1.AgentServiceClient
 	slots   chan struct{} // limits concurrent calls
 
 	mu         sync.Mutex
-	statements [][]byte // of the hub's keepers
-	asked      bool     // a call for them is in progress
+	statements [][]byte // statements of the hub's keepers
+	asked      bool     // a call for the statements is in progress
 	next       time.Time
 }
 
@@ -48,7 +48,7 @@ func NewHub(name, address string, client *http.Client) *Hub {
 	return &Hub{name: name, service: v1.NewAgentServiceClient(client, address, protocol.Client(), connect.WithReadMaxBytes(maxHubBytes)), slots: make(chan struct{}, hubCalls)}
 }
 
-// call makes a call of the hub.
+// call calls the hub.
 func (h *Hub) call(ctx context.Context, q *v1.EnrolRequest) (*v1.EnrolResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, hubWithin)
 	defer cancel()
@@ -77,7 +77,7 @@ func (h *Hub) known(ctx context.Context) [][]byte {
 	if err == nil {
 		h.statements = a.Statements
 	}
-	if len(h.statements) == 0 { // the hub is away, or does not know its keepers yet
+	if len(h.statements) == 0 { // the hub does not respond, or does not know its keepers yet
 		h.next = time.Now().Add(hubWithin)
 	}
 	return h.statements
@@ -95,7 +95,7 @@ func (h *Hub) enrol(ctx context.Context, agent string, all []*v1.Enrolment) (rec
 	return receipts, nil
 }
 
-// notBehind is the reason for which an agent cannot take part in private runs. It joined before its
+// notBehind is the reason why an agent cannot train in private runs if it joined before its
 // region joined the hub under its present name.
 const notBehind = "the name of this agent does not begin with that of its region at the hub, so it has to be revoked and join again"
 
@@ -104,7 +104,7 @@ func (h *Hub) nameIn(id string) string {
 	if name := h.name + nameDot + id; len(name) <= maxID {
 		return name
 	}
-	return id // a region of regions of regions, in which no private plans are trained
+	return id // regions of regions of regions cannot train private plans
 }
 
 const nameDot = "."
@@ -137,7 +137,7 @@ func (g *Gateway) Enrol(ctx context.Context, r *v1.EnrolRequest) (*v1.EnrolRespo
 	if !behind(caller.ID, r.Agent) {
 		return nil, g.refuse.invalid("member", "rule member: %.128q is not the name of an agent behind %s", r.Agent, caller.ID)
 	}
-	// Otherwise any agent could invent members, if keepers do not require invitations.
+	// Otherwise, if keepers do not require invitations, any agent could invent members.
 	if caller.Limited {
 		why := fmt.Sprintf("rule member: %s is not a region, because the token with which it joined limits its clients", caller.ID)
 		for _, e := range r.Enrolments[:min(len(r.Enrolments), maxEnrolments)] {
@@ -149,8 +149,8 @@ func (g *Gateway) Enrol(ctx context.Context, r *v1.EnrolRequest) (*v1.EnrolRespo
 	return a, err
 }
 
-// checkMembers checks the members of a region's sum. It returns the rule that they break and
-// what is wrong, or empty strings.
+// checkMembers checks the members of a region's sum. It returns the rule that they break and a
+// description of the fault, or empty strings.
 func (x *results) checkMembers(agent string, r *v1.Result, t *terms.Terms) (rule, wrong string) {
 	if x.hub != nil && t.Private() && !behind(x.hub.name, agent) {
 		return "member", notBehind // the hub would refuse the whole sum of the region

@@ -33,7 +33,7 @@ type reports struct {
 	ledger  *directory.Reports
 	offers  *offers
 	refuse  *refuser
-	clients int  // maximum of an agent
+	clients int  // maximum number of clients of an agent
 	region  bool // the hub also needs the reports
 
 	mu   sync.Mutex
@@ -118,8 +118,8 @@ func (p *reports) check(r *v1.ClientReport) (x directory.Report, ok bool) {
 	}, err == nil
 }
 
-// known returns those of the codes that this version knows, without duplicates. Only known
-// codes are counted, because an agent could invent any number of others.
+// known returns the codes that this version knows, without duplicates. Only known codes are
+// counted, because an agent could invent any number of others.
 func known(codes []string) (some []string) {
 	for _, c := range quality.Codes() {
 		if slices.Contains(codes, string(c.Code)) {

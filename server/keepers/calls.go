@@ -16,11 +16,11 @@ import (
 )
 
 // Masks returns the sum, over all keepers, of the masks of a round's results. If the keepers
-// choose which results count, chosen contains the indices of these results in the request. The
-// request is an encoded v1.KeeperReleaseRequest, and must be the same whenever it is repeated.
-// While a keeper does not answer, or may still allow the request, Masks waits and calls waits
-// with the reason. When the keeper answers, Masks calls waits with nil. A [Refused] error is
-// final.
+// choose the results that count, chosen contains the indices of these results in the request.
+// The request is an encoded v1.KeeperReleaseRequest. A repeated call must pass the same
+// request. While a keeper does not answer, or may still allow the request, Masks waits and
+// calls waits with the reason. When the keeper answers, Masks calls waits with nil. A [Refused]
+// error is final.
 func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits func(error)) (sum []uint64, chosen []int64, err error) {
 	q := &v1.KeeperReleaseRequest{}
 	if err := proto.Unmarshal(request, q); err != nil {
@@ -50,7 +50,7 @@ func (s *Set) Masks(ctx context.Context, names []string, request []byte, waits f
 		q = &v1.KeeperReleaseRequest{Round: q.Round}
 		for i, at := range chosen {
 			if at < 0 || at >= int64(len(all)) || i > 0 && chosen[i-1] >= at {
-				return nil, nil, &Refused{k.Name, "chosen", "it chooses results that are not there"}
+				return nil, nil, &Refused{k.Name, "chosen", "it chooses results that do not exist"}
 			}
 			q.Results = append(q.Results, all[at])
 		}
@@ -146,7 +146,7 @@ func (k *keeper) fleet() string {
 const MaxChecked = member.MaxChecked
 
 // Directions returns the seed of the random vectors with which keepers check the results of a run.
-// Agents must not learn it.
+// Agents must not learn this seed.
 func (s *Set) Directions(ctx context.Context, names []string, run string) (seed mask.Seed, err error) {
 	k, _, err := s.roles(names)
 	if err != nil {
@@ -217,7 +217,8 @@ func (s *Set) Newest(ctx context.Context, names []string, run string) (newest in
 	return newest, nil
 }
 
-// maxDirections is the maximum number of runs whose random vectors' seeds are in memory.
+// maxDirections is the maximum number of runs for which the seed of the random vectors is in
+// memory.
 const maxDirections = 64
 
 // away returns an error if the keeper did not answer the last call.
@@ -232,7 +233,7 @@ func (k *keeper) away() error {
 
 // Check reports, for each of several results, whether the keepers accept it. directions is the
 // seed of the run's random vectors. One after the other, the keepers subtract the products of
-// their masks, and the last one decides. If one of them did not answer the last call, Check
+// their masks, and the last one decides. If a keeper did not answer the last call, Check
 // returns [Away] at once, so that results of other runs do not wait.
 func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, in *v1.MaskedRound, results []*v1.CheckedResult) (accepted []bool, err error) {
 	decides, others, err := s.roles(names)
@@ -253,7 +254,7 @@ func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, i
 		for i, r := range results {
 			n := len(r.Products)
 			if len(left) < n {
-				return nil, &Refused{k.Name, "products", "it left some out"}
+				return nil, &Refused{k.Name, "products", "it left out some results"}
 			}
 			reduced[i], left = &v1.CheckedResult{Result: r.Result, Products: left[:n]}, left[n:]
 		}
@@ -261,7 +262,7 @@ func (s *Set) Check(ctx context.Context, names []string, directions mask.Seed, i
 	}
 	a, err := decides.check(ctx, &v1.KeeperCheckRequest{Round: in, Results: results})
 	if err == nil && len(a.Accepted) != len(results) {
-		err = &Refused{decides.Name, "results", "it did not judge all of them"}
+		err = &Refused{decides.Name, "results", "it did not judge all results"}
 	}
 	return a.GetAccepted(), err
 }

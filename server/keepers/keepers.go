@@ -1,7 +1,7 @@
 // Package keepers calls the keepers of private plans. A keeper is a process of another
-// organisation that holds the keys of agents' masks (see the package loadstar/fed/mask). It can
-// be unavailable for hours, so callers get a reason that they can show, and calls that must
-// succeed wait.
+// organisation that holds the keys of agents' masks (see the package loadstar/fed/mask).
+// Because a keeper can be unavailable for hours, callers get a reason that they can show, and
+// calls that must succeed wait.
 package keepers
 
 import (
@@ -30,15 +30,16 @@ type Config struct {
 	Addresses []Address
 	// Key is the server's key, by which keepers recognise the server.
 	Key ed25519.PrivateKey
-	// Epoch notes an epoch that a keeper has signed, and returns the newest one that it ever
-	// signed.
+	// Epoch stores an epoch that a keeper has signed, and returns the newest epoch that the
+	// keeper has ever signed.
 	Epoch func(ctx context.Context, identity string, epoch int64) (newest int64, err error)
 	// Answered returns the time of a keeper's last answer to any process of this server.
 	Answered func(ctx context.Context, identity string) (time.Time, error)
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
-	// Client returns what calls a keeper, and Rand a source of random numbers in [0, n) for the
-	// retries of a call. Simulations set them. If they are nil, TLS with Key and math/rand/v2 are used.
+	// Client returns the HTTP client for a keeper. Rand returns a source of random numbers in
+	// [0, n) for the retries of a call. Simulations set both. If they are nil, TLS with Key and
+	// math/rand/v2 are used.
 	Client func(Address) *http.Client
 	Rand   func(call string) func(n int64) int64
 }
@@ -56,7 +57,7 @@ const (
 	answerBytes  = 64 << 20
 )
 
-// Set holds the keepers of a server. It is safe for concurrent use. A nil Set contains no
+// Set contains the keepers of a server. It is safe for concurrent use. A nil Set contains no
 // keepers.
 type Set struct {
 	Config
@@ -66,8 +67,7 @@ type Set struct {
 	back    *prometheus.CounterVec
 }
 
-// approval is what the server knows about a keeper's approval of a plan. Most keepers approve
-// any plan.
+// approval is the known state of a keeper's approval of a plan. Most keepers approve any plan.
 type approval int
 
 const (
@@ -81,21 +81,21 @@ type keeper struct {
 	Address
 	client v1.KeeperServiceClient
 	set    *Set
-	asks   chan struct{} // has a value when the keeper has stopped answering, or must be asked at once
+	asks   chan struct{} // receives a value when the keeper has stopped answering, or must be asked at once
 
 	mu         sync.Mutex
 	statement  []byte               // signed
-	revision   []byte               // of the members
+	revision   []byte               // revision of the list of members
 	behind     map[string]int64     // members behind regions, by region
-	says       *v1.KeeperStatement  // what it says
-	directions map[string]mask.Seed // by run
+	says       *v1.KeeperStatement  // content of the keeper's statement
+	directions map[string]mask.Seed // seeds by run
 	plans      map[string]approval  // by SHA-256; an approval is never withdrawn
-	asked      time.Time            // when it was last asked for its state
-	silent     time.Time            // when it answered last, or zero if it answers
-	why        error                // why it does not
+	asked      time.Time            // time of the last request for the keeper's state
+	silent     time.Time            // time of the keeper's last answer, or zero if it answers now
+	why        error                // reason why the keeper does not answer
 }
 
-// Away means that a keeper does not answer. It may answer later.
+// Away means that a keeper does not answer at present.
 type Away struct {
 	Name  string
 	Since time.Time
@@ -129,7 +129,7 @@ func New(ctx context.Context, c Config) (*Set, error) {
 		Config:  c,
 		silence: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "loadstar_keeper_silent_seconds", Help: "Seconds for which a keeper has not answered; 0 if it answers."}, []string{"keeper"}),
 		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_calls_total", Help: "Calls of keepers, by outcome: answered, refused, failed."}, []string{"keeper", "call", "outcome"}),
-		back:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_copies_total", Help: "Answers of a keeper that was started before another one with its identity: its folder was copied or restored."}, []string{"keeper"}),
+		back:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_keeper_copies_total", Help: "Answers of a keeper with an outdated epoch, because its folder was copied or restored."}, []string{"keeper"}),
 	}
 	names := map[string]bool{}
 	for _, a := range c.Addresses {
@@ -137,7 +137,7 @@ func New(ctx context.Context, c Config) (*Set, error) {
 			return nil, fmt.Errorf("there are two keepers %s", a.Name)
 		}
 		names[a.Name] = true
-		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it was not asked yet")}
+		k := &keeper{Address: a, set: s, asks: make(chan struct{}, 1), plans: map[string]approval{}, silent: time.Now(), why: errors.New("it has not been asked yet")}
 		client, err := c.clientOf(a)
 		if err != nil {
 			return nil, fmt.Errorf("making the certificate for keepers: %w", err)
@@ -299,13 +299,13 @@ func (s *Set) Approved(names []string, plan string) error {
 		case asked:
 			return fmt.Errorf("keeper %s was asked whether it allows plan %s", k.Name, plan)
 		case withheld:
-			return fmt.Errorf("keeper %s has not approved plan %s yet; its people do this with 'loadstar keeper approve'", k.Name, plan)
+			return fmt.Errorf("keeper %s has not approved plan %s yet; its administrators do this with 'loadstar keeper approve'", k.Name, plan)
 		}
 	}
 	return nil
 }
 
-// maxPlans is the maximum number of plans for which a keeper's approval is remembered.
+// maxPlans is the maximum number of plans for which a keeper's approval is stored.
 const maxPlans = 64
 
 // call makes one call, and records whether the keeper answers. do makes the call, and returns
@@ -338,15 +338,15 @@ func (k *keeper) call(ctx context.Context, what string, within time.Duration, do
 	return nil
 }
 
-// current returns an error if the keeper has already signed a later epoch. There are then two
-// keepers with one identity, or a keeper was restored from a backup, and a round could be
+// current returns an error if the keeper has already signed a later epoch. In this case, two
+// keepers have the same identity, or a keeper was restored from a backup, and a round could be
 // released twice.
 func (k *keeper) current(epoch, newest int64) error {
 	if newest <= epoch {
 		return nil
 	}
 	k.set.back.WithLabelValues(k.Name).Inc()
-	k.set.Log.Error("a keeper has started earlier than one with its identity that answered before: its folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
+	k.set.Log.Error("a keeper with the same identity that started later has answered before: the folder was copied, or restored from a backup", "keeper", k.Name, "epoch", epoch, "newest", newest)
 	return errors.New("its folder was copied, or restored from a backup: a keeper with its identity that started later has answered before")
 }
 
@@ -396,7 +396,7 @@ func (k *keeper) failed(ctx context.Context, err error) error {
 	if errors.As(err, &said) {
 		err = said.Unwrap() // without the code
 	}
-	// Processes notice the silence at different times, and all must report the same one.
+	// Processes notice the silence at different times, but all must report the same start time.
 	last, unread := k.set.Answered(ctx, hex.EncodeToString(k.Identity[:]))
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -463,7 +463,7 @@ func (s *Set) Statements(names []string) (all [][]byte, err error) {
 }
 
 // Least returns the smallest number of agents whose sum a keeper's own rules allow it to
-// release. It is 0 if the keeper has not answered yet.
+// release. Least returns 0 if the keeper has not answered yet.
 func (s *Set) Least(name string) int64 {
 	these, err := s.find([]string{name})
 	if err != nil {
@@ -474,12 +474,12 @@ func (s *Set) Least(name string) int64 {
 	return these[0].says.GetRules().GetLeast()
 }
 
-// Agents returns the number of agents that may be in a sum of a keeper if the given agents take part.
-// A region counts as the members behind it.
+// Agents returns how many of the given agents may be in a keeper's sum. A region counts as the
+// members behind it.
 func (s *Set) Agents(name string, all []string) (n int64) {
 	these, err := s.find([]string{name})
 	if err != nil {
-		return 0 // Has says so
+		return 0 // Has reports this
 	}
 	these[0].mu.Lock()
 	defer these[0].mu.Unlock()
@@ -489,8 +489,8 @@ func (s *Set) Agents(name string, all []string) (n int64) {
 	return n
 }
 
-// Watch asks keepers more often than usual. Whoever waits for results that other processes let the
-// keepers check calls it, because it hears nothing from these keepers otherwise.
+// Watch asks keepers more often than usual. Processes that wait for results that other
+// processes let the keepers check call it, because they do not call these keepers themselves.
 func (s *Set) Watch(names []string) {
 	these, err := s.find(names)
 	if err != nil {

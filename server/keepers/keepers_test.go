@@ -30,7 +30,7 @@ import (
 type liar struct {
 	v1.UnimplementedKeeperServiceHandler
 	key    ed25519.PrivateKey
-	number atomic.Int64 // of the statement
+	number atomic.Int64 // number of the statement
 	epoch  atomic.Int64
 	caller atomic.Value // member.Pin
 	wrong  atomic.Bool  // whether the signature of a release is wrong
@@ -123,7 +123,7 @@ func (l *liar) Enrol(_ context.Context, q *v1.KeeperEnrolRequest) (*v1.KeeperEnr
 	return a, nil
 }
 
-// set returns a server's set of keepers, which remembers the newest epochs in epochs.
+// set returns a server's set of keepers, which stores the newest epochs in epochs.
 func set(t *testing.T, epochs map[string]int64, all ...Address) *Set {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -156,8 +156,8 @@ func request(t *testing.T, length int64) []byte {
 	return b
 }
 
-// TestApproved checks that the error asks for an approval only if the keeper withholds it. Most
-// keepers allow any plan.
+// TestApproved checks that the error asks for an approval only if the keeper withholds it,
+// because most keepers allow any plan.
 func TestApproved(t *testing.T) {
 	a := newLiar(t, 3)
 	s := set(t, map[string]int64{}, Address{"auditor", a.at, a.pin()})
@@ -176,7 +176,7 @@ func TestApproved(t *testing.T) {
 		t.Errorf("before it was asked: %q", text)
 	}
 	ask()
-	if text := why("p"); !strings.Contains(text, "has not approved plan p yet; its people do this with 'loadstar keeper approve'") {
+	if text := why("p"); !strings.Contains(text, "has not approved plan p yet; its administrators do this with 'loadstar keeper approve'") {
 		t.Errorf("after it has withheld its approval: %q", text)
 	}
 	a.allows.Store(true)
@@ -235,7 +235,7 @@ func TestMasks(t *testing.T) {
 		done <- answer{sum, err}
 	}()
 	why := <-waits
-	for !strings.Contains(why, "refused") { // an open connection breaks first
+	for !strings.Contains(why, "refused") { // wait until the open connection has also broken
 		why = <-waits
 	}
 	if !strings.HasPrefix(why, "keeper union has not answered since 20") {
@@ -312,7 +312,7 @@ func TestSince(t *testing.T) {
 	l.server.Close()
 	var first time.Time
 	for i, process := range []*Set{s, s, set(t, stored, address), set(t, stored, address)} {
-		if i == 2 && since(process) != first { // it has not asked yet
+		if i == 2 && since(process) != first { // the third process has not called the keeper yet
 			t.Errorf("a new process reports %v, want %v", since(process), first)
 		}
 		time.Sleep(time.Millisecond)
@@ -328,8 +328,8 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// TestServersOwnFault checks that a keeper does not count as silent if it answers, and the server's
-// database does not.
+// TestServersOwnFault checks that a keeper that answers does not count as silent if the
+// server's database does not respond.
 func TestServersOwnFault(t *testing.T) {
 	l := newLiar(t, 3)
 	s := set(t, map[string]int64{}, Address{"auditor", l.at, l.pin()})

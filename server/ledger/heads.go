@@ -50,7 +50,7 @@ func addHead(ctx context.Context, tx *sqlstore.Txn, run string, version int64, w
 	case err != nil:
 		return err
 	case !last.Valid(key.Public().(ed25519.PublicKey)):
-		// A head after a damaged one would look like a fork.
+		// A head after a damaged head would look like a fork.
 		return fmt.Errorf("%w: table heads, row %s %d: it does not match its signature", sqlstore.ErrDamaged, run, last.Version)
 	case last.Version >= version:
 		return nil

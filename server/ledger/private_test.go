@@ -92,7 +92,8 @@ func TestMasks(t *testing.T) {
 	})
 }
 
-// TestKeeperEpoch checks that the newest epoch of a keeper and the time of its last answer are kept.
+// TestKeeperEpoch checks that the ledger stores the newest epoch of a keeper and the time of
+// its last answer.
 func TestKeeperEpoch(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		l := open(t, at)

@@ -13,7 +13,7 @@ import (
 // Retention determines how long the ledger keeps data that it no longer needs. 0 means
 // indefinitely.
 type Retention struct {
-	// Receipts applies to a round's receipts and declines after its merge, and and to a run's
+	// Receipts applies to a round's receipts and declines after its merge, and to a run's
 	// members and the hub's verdicts after the run has ended.
 	Receipts time.Duration
 	// Audit applies to events of the audit log.

@@ -167,7 +167,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 			r.ID = ""
 			rounds, err := l.Rounds(ctx, run, 0, 100)
 			testkit.Must(t, err)
-			if !l.Store.SQLite { // batches of all runs share their numbers
+			if !l.Store.SQLite { // with PostgreSQL, all runs share one sequence of batch numbers
 				r.Batch = 0
 				for i := range rounds {
 					rounds[i].LastBatch = 0

@@ -14,8 +14,8 @@ import (
 	"loadstar/server/directory"
 )
 
-// auditSettles is the age from which on no new event can appear before an event. It exceeds the
-// longest wait of a transaction and the differences between gateways' clocks.
+// auditSettles is the age of an event after which no new event can be sorted before it. It
+// exceeds the longest wait of a transaction and the differences between gateways' clocks.
 const auditSettles = 10 * time.Second
 
 // ListAudit returns the newest events of the audit log, newest first. With After, it returns
@@ -68,7 +68,7 @@ func actors(filter string) []string {
 		return []string{filter}
 	}
 	var all []string
-	// Before users had roles, an operator was named by its certificate.
+	// Before users had roles, events named an operator by its certificate.
 	for _, form := range []string{"user %s via web", "user %s via certificate", "operator %s", "agent %s", "%s"} {
 		all = append(all, fmt.Sprintf(form, filter))
 	}

@@ -10,9 +10,9 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// cached stores a value that may be expensive to compute. At most a fiftieth of the time is
-// spent on computing it, so the more expensive the computation is, the older the value may be.
-// A cheap value is always computed anew.
+// cached stores a value that may be expensive to compute. It spends at most a fiftieth of the
+// time on computing the value, so an expensive value may be older than a cheap one, which is
+// always computed anew.
 type cached[T any] struct {
 	mu   sync.Mutex
 	has  bool

@@ -20,7 +20,8 @@ const (
 	// expiringWithin is the remaining lifetime below which a certificate is shown as expiring.
 	// Agents normally renew long before that.
 	expiringWithin = 48 * time.Hour
-	// A client's turns are looked up in this many runs, and in this many rounds of each.
+	// Limits on the newest runs, and on the newest rounds of each run, in which a client's
+	// turns are looked up.
 	turnRuns   = 3
 	turnRounds = 50
 )

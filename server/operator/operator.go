@@ -36,8 +36,8 @@ type Config struct {
 	// Quiet returns the time after which an agent that has not called counts as quiet,
 	// given the fleet's size.
 	Quiet func(agents int64) time.Duration
-	// Contact returns when an agent last called this process, and the time until its next
-	// call is due. It may be nil.
+	// Contact returns the time of an agent's last call to this process, and the time until its
+	// next call is due. It may be nil.
 	Contact func(agent string) (at time.Time, next time.Duration, ok bool)
 	// Refused returns the clients that agents announced but may not host, by agent. It may be
 	// nil.

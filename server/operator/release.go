@@ -94,7 +94,7 @@ func (o *releases) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) 
 	wanted := all
 	if r.Release != "" {
 		x, ok := ledger.FindRelease(all, r.Release)
-		for i := len(offered) - 1; i >= 0 && !ok; i-- { // the newest of a name is its last
+		for i := len(offered) - 1; i >= 0 && !ok; i-- { // the newest release of a name is its last
 			if offered[i].Name == r.Release {
 				x, ok = offered[i], true
 			}

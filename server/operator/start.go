@@ -38,7 +38,7 @@ func (o *runs) ownData(ctx context.Context) (bool, error) {
 	return data != "" || !known, o.wireError(err)
 }
 
-// plan reads a submitted plan, and refuses it if no fleet can train it.
+// plan reads a submitted plan, and refuses the plan if no fleet can train it.
 func (o *runs) plan(ctx context.Context, text string) (*fed.Plan, error) {
 	if len(text) > maxPlan {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB)"))
@@ -179,8 +179,8 @@ func (o *runs) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRu
 // wanted returns the minimum number of clients with which a plan's run starts.
 func wanted(p *fed.Plan) int64 { return training(p, max(p.Schedule.Cohort, p.Schedule.Buffer)) }
 
-// training returns the minimum number of clients of which n remain for training after the plan
-// has held out its share.
+// training returns the minimum number of clients with which n clients train, after the plan has
+// held out its share.
 func training(p *fed.Plan, n int) int64 {
 	all := int(float64(n) / (1 - p.Evaluate.Holdout))
 	for all-recipe.Dealt(p.Evaluate.Holdout, all) < n {

@@ -47,7 +47,7 @@ func TestExplainPlan(t *testing.T) {
 	if r, err = d.ExplainPlan(ctx, &v1.ExplainPlanRequest{Plan: "name: p\nalgorithm: fedavg\n", Rounds: 9}); err != nil || r.Rounds != 9 || r.Wanted != 1 || r.Text != "p with 3 clients and 9 rounds" {
 		t.Errorf("%v, %v", r, err)
 	}
-	// The plan in the response is the one that was explained.
+	// The response contains the explained plan.
 	s, err := d.StartRun(ctx, &v1.StartRunRequest{Plan: r.Plan})
 	testkit.Must(t, err)
 	if run, err := d.GetRun(ctx, &v1.GetRunRequest{Run: s.Run}); err != nil || run.Run.Rounds != 9 {

@@ -158,8 +158,8 @@ func (o *people) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.E
 	return &v1.EndSessionResponse{}, nil
 }
 
-// IssueCertificate signs a certificate for a user and stores its serial number. Without a
-// stored serial number, the certificate would be refused.
+// IssueCertificate signs a certificate for a user and stores its serial number. The server
+// refuses certificates whose serial numbers are not stored.
 func (o *people) IssueCertificate(ctx context.Context, r *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
 	ttl := usualCertificate
 	if r.TtlSeconds != 0 {

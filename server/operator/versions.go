@@ -27,7 +27,7 @@ func (o *runs) ListVersions(ctx context.Context, r *v1.ListVersionsRequest) (*v1
 	return answer, nil
 }
 
-// RollBackRun makes an earlier version of a run's weights the newest one.
+// RollBackRun makes an earlier version of a run's weights the newest version.
 func (o *runs) RollBackRun(ctx context.Context, r *v1.RollBackRunRequest) (*v1.RollBackRunResponse, error) {
 	version, err := o.Ledger.RollBack(ctx, r.Run, r.Version, actor(ctx), o.Ledger.Now())
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestWaiting checks the description of a waiting round: for whom it waits, since when, until
-// when, and with which outcome. Agents a and c are in contact, and b has missed its contacts.
+// TestWaiting checks the description of a waiting round: the clients for which it waits, since
+// when and until when, and the outcome. Agents a and c are in contact, and b has missed its
+// contacts.
 func TestWaiting(t *testing.T) {
 	onBoth(t, func(f *fixture) {
 		d := newTown(f)

@@ -1,8 +1,8 @@
-// Package pki manages the server's certificates. It has an authority with an offline root
-// and an online issuer, the server's own certificate, and the identity of a connection's
-// peer. Agents' certificates are valid for days. This package does not revoke
-// certificates. The handler of a call asks the ledger whether the caller or its
-// certificate is revoked.
+// Package pki manages the server's certificates. It contains an authority with an offline root
+// and an online issuer, issues the server's own certificate, and identifies the peers of
+// connections. Agents' certificates are valid for days. This package does not revoke
+// certificates. The handler of a call asks the ledger whether the caller or its certificate is
+// revoked.
 package pki
 
 import (
@@ -259,7 +259,7 @@ func (a *Authority) issue(by *issuer, key any, who Identity, ttl time.Duration) 
 		return nil, err
 	}
 	return a.sign(by, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: who.ID}, // for people; programs read the URI
+		Subject:     pkix.Name{CommonName: who.ID}, // for humans; programs read the URI
 		URIs:        []*url.URL{who.uri()},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, key, ttl)

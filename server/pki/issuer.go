@@ -70,8 +70,8 @@ func (i *issuer) expires() time.Time {
 	return ends
 }
 
-// issuers contains the issuers whose certificates the server accepts. There is normally
-// one, and two during a rotation.
+// issuers contains the issuers whose certificates the server accepts. There is normally one
+// issuer, and there are two during a rotation.
 type issuers struct {
 	all     []*issuer // oldest first
 	retired []*x509.Certificate
@@ -93,7 +93,7 @@ func (h *issuers) serving(now time.Time) *issuer {
 }
 
 // newest returns the issuer that signs agents' certificates now. A new issuer may begin to sign
-// later, so that all gateways know it by then.
+// later, so that all gateways know the issuer by then.
 func (h *issuers) newest(now time.Time) *issuer {
 	for _, i := range slices.Backward(h.all) {
 		if !now.Before(i.chain[0].NotBefore) {

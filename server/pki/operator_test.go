@@ -53,7 +53,7 @@ func TestWriteOperator(t *testing.T) {
 	if second.Leaf.Equal(first.Leaf) || !second.Key.Equal(first.Key) {
 		t.Error("not renewed, or of another key")
 	}
-	// A revoked certificate is replaced, and so is its key, which somebody may have copied.
+	// A revoked certificate is replaced together with its key, which a thief may have copied.
 	revoked[Serial(second.Leaf)] = true
 	third := write()
 	if third.Leaf.Equal(second.Leaf) || third.Key.Equal(second.Key) {

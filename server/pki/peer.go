@@ -56,7 +56,7 @@ func (i Identity) check() error {
 // Caller is the peer of a connection with its certificate, which this authority issued.
 type Caller struct {
 	Identity
-	Serial string // of the certificate, as text of a fixed length
+	Serial string // serial number of the certificate, as text of a fixed length
 	Leaf   *x509.Certificate
 }
 
@@ -79,7 +79,7 @@ func (a *Authority) peer(state *tls.ConnectionState) (c Caller, valid bool) {
 	return Caller{who.Identity, who.serial, leaf}, !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter)
 }
 
-// verified is what a verified certificate says.
+// verified is the content of a verified certificate.
 type verified struct {
 	Identity
 	serial string

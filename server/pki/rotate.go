@@ -42,8 +42,8 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	current, now := has.all[0], time.Now()
 	file := filepath.Join(dir, issuerFile)
 	if current.kept == encryptedFile {
-		// The server opens all keys with one passphrase, so check the passphrase first. Otherwise
-		// a key could be written unencrypted without anybody noticing.
+		// The server opens all keys with one passphrase, so check the passphrase first.
+		// Otherwise, Rotate could silently write an unencrypted key.
 		if _, err := readIssuer(file, keys); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func Rotate(dir string, keys Keys, r Rotation) error {
 	}
 	from := now
 	if r.In > 0 {
-		from = now.Add(r.In + skew) // certificates are valid from that much earlier on
+		from = now.Add(r.In + skew) // certificates become valid earlier than their creation by skew
 	}
 	next, err := newIssuer(root, keys, from)
 	if err != nil {

@@ -108,7 +108,7 @@ func TestRotateCrash(t *testing.T) {
 	}
 }
 
-// holds reports whether a folder has a file with a root's key and this content.
+// holds reports whether a folder has a file with a root's key and the given content.
 func holds(t testing.TB, dir string, text []byte) bool {
 	t.Helper()
 	if len(text) == 0 {
@@ -268,7 +268,7 @@ func TestRetireCompromised(t *testing.T) {
 			if err := Rotate(a.dir, Keys{}, Rotation{}); err != nil {
 				t.Fatal(err)
 			}
-			if interrupted { // the theft of the key was discovered only then
+			if interrupted { // the theft of the key was discovered only after an interrupted call
 				crash(t, 1, func() error { return Retire(a.dir, false) })
 			}
 			if err := Retire(a.dir, compromised); err != nil {

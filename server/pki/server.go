@@ -87,7 +87,7 @@ func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	s.mu.Lock()
 	has := s.authority.has.Load()
 	current, changed := s.current, s.has != has
-	// A certificate that is not valid yet was created when the clock was ahead.
+	// If a certificate is not valid yet, it was created when the clock was ahead.
 	valid := current != nil && !now.After(current.Certificates[0].Leaf.NotAfter) && !now.Before(current.Certificates[0].Leaf.NotBefore)
 	if valid && !changed && !mtls.Due(current.Certificates[0].Leaf, now) {
 		s.mu.Unlock()

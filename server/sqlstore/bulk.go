@@ -7,7 +7,7 @@ import (
 )
 
 // The functions in this file build one statement for each table and batch, because the cost of
-// a statement hardly depends on its number of rows.
+// a statement depends little on its number of rows.
 
 // AnyOf returns a condition that a column is in a list. The list is argument n and is created
 // by List.
@@ -30,10 +30,10 @@ func List[T string | int64](s *Store, values []T) any {
 // MaxRows is the number of rows per INSERT statement.
 const MaxRows = 1024
 
-// InsertRows returns a statement that inserts rows, whose values follow each other, and its
-// arguments. types are the types of the columns in PostgreSQL. For PostgreSQL, there is one
-// list per column, so that the statement is prepared only once for any number of rows. SQLite
-// gets the values themselves, because it would read numbers from a list inexactly.
+// InsertRows returns a statement that inserts rows, with its arguments. values contains the
+// rows one after the other. types are the types of the columns in PostgreSQL. For PostgreSQL,
+// there is one list per column, so that the statement is prepared only once for any number of
+// rows. SQLite gets the values themselves, because it would read numbers from a list inexactly.
 func (s *Store) InsertRows(into string, types []string, values []any) (text string, args []any) {
 	n := len(types)
 	if s.SQLite {

@@ -15,8 +15,8 @@ import (
 // the next batch.
 type Coalescer[Q, A any] struct {
 	store *Store
-	// ask answers a batch of questions, in the order of the questions. An error applies to
-	// all of them.
+	// ask answers a batch of questions, in the order of the questions. An error applies to the
+	// whole batch.
 	ask       func(context.Context, []Q) ([]A, error)
 	questions chan *question[Q, A]
 }
@@ -35,7 +35,7 @@ const (
 	askedAtOnce   = 32
 	batchesAtOnce = 2
 	// answerWithin is the timeout of a batch in PostgreSQL. It is necessary because other
-	// batches wait behind it.
+	// batches wait for a slow one.
 	answerWithin = 10 * time.Second
 )
 

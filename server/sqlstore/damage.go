@@ -65,9 +65,10 @@ func asUnwritable(err error) error {
 	return err
 }
 
-// checked counts this process's open ledgers by SQLite file. The log is checked only before the
-// first ledger of a file connects, because closing SQLite's index of the log releases all locks
-// that the process holds on the index, and another process could then remove the log.
+// checked counts this process's open ledgers by SQLite file. Only the first ledger of a file
+// checks the log, before it connects. A later check would close SQLite's index of the log,
+// which releases all of the process's locks on the index, so another process could remove the
+// log.
 var checked struct {
 	mu sync.Mutex
 	by map[string]int
@@ -157,7 +158,7 @@ func VerifyFile(ctx context.Context, path string) (err error) {
 	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has a write-ahead log: only a copy that no process uses can be verified", path)
 	}
-	// SQLite creates no files next to an immutable one.
+	// SQLite creates no files next to an immutable database.
 	db, err := sql.Open("sqlite", sqliteFile(path)+"?mode=ro&immutable=1")
 	if err != nil {
 		return err

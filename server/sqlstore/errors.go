@@ -23,9 +23,8 @@ func (f *failure) Error() string { return "ledger: " + f.doing + ": " + f.err.Er
 func (f *failure) Unwrap() error { return f.err }
 
 // Wrap adds the failed operation to an error that an exported method returns. It does not
-// change errors that another exported method has already wrapped. Nor does it change
-// ErrNotFound, ErrRefused or ErrTooMany, because their messages are shown to agents and
-// operators.
+// change errors that another exported method has already wrapped, or ErrNotFound, ErrRefused
+// and ErrTooMany, whose messages are shown to agents and operators.
 //
 // The names have type string instead of any, so that a deferred call allocates nothing on
 // success.

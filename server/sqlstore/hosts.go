@@ -15,16 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// avoidFor is the time for which a host that has failed is tried only after the others.
+// avoidFor is the time after a host's failure during which connections try the other hosts
+// first.
 const avoidFor = 30 * time.Second
 
 // hosts records the hosts of a PostgreSQL cluster that failed recently, and the newest
 // timeline.
 //
 // When a standby takes over, the former primary may still run and accept writes that no standby
-// confirms, for instance if only its supervisor died. It is therefore not enough to require a
-// host that accepts writes, because connections would return to the former primary and wait
-// there.
+// confirms, for instance if only its supervisor died. Requiring a host that accepts writes is
+// therefore not enough, because connections would return to the former primary and wait there.
 type hosts struct {
 	mu       sync.Mutex
 	failed   map[string]time.Time // time of the last failure, by address with the host's name if it is known
@@ -70,8 +70,8 @@ func (h *hosts) fail(address string) {
 	h.failed[address] = time.Now()
 }
 
-// doubt closes the pool's idle connections, and makes new ones try another host first. Call it
-// if the database does not respond although the connection is open.
+// doubt closes the pool's idle connections, and makes new connections try another host first.
+// Call it if the database does not respond although the connection is open.
 func (h *hosts) doubt() {
 	h.mu.Lock()
 	current := h.current
@@ -108,9 +108,8 @@ func (h *hosts) order(_ context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// validate refuses a connection to a former primary, which is one whose timeline is older than
-// that of an earlier connection. A standby has no timeline of its own; next decides whether to
-// accept it.
+// validate refuses a connection to a former primary, whose timeline is older than that of an
+// earlier connection. A standby has no timeline of its own; next decides whether to accept it.
 func (h *hosts) validate(next pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, c *pgconn.PgConn) error {
 		if next != nil {

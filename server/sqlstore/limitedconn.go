@@ -31,7 +31,7 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// arm sets the deadlines to the driver's or to the limit, whichever is earlier.
+// arm sets each deadline to the driver's deadline or to the limit, whichever is earlier.
 func (c *limitedConn) arm() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,7 +44,7 @@ func (s *Store) LockRuns(ctx context.Context, tx *Txn) error {
 	}, "SELECT id FROM runs WHERE state IN ('waiting', 'running')"); err != nil {
 		return err
 	}
-	slices.Sort(ids) // everyone who locks several runs uses this order
+	slices.Sort(ids) // all code that locks several runs uses this order
 	for _, id := range ids {
 		if err := s.LockRun(ctx, tx, id, false); err != nil {
 			return err

@@ -95,8 +95,8 @@ func (s *Store) sendNotifications() {
 }
 
 // Notified returns a channel with the notifications of a kind from this process and others,
-// without the kind. The channel gets an empty string if some may have been lost. Notifications
-// are dropped while the channel is full.
+// without the kind. The channel gets an empty string if notifications may have been lost.
+// Notifications are dropped while the channel is full.
 func (s *Store) Notified(ctx context.Context, kind string) <-chan string {
 	ch := make(chan string, 64)
 	n := &s.notified

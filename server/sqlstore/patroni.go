@@ -17,7 +17,7 @@ import (
 const patroniPort = "8008"
 
 // judgePatroni warns about a version of Patroni that can lose commits although standbys have
-// confirmed them. It reports nothing if no host of the database answers as Patroni does.
+// confirmed them. It reports nothing if no host of the database answers like Patroni.
 func (s *Store) judgePatroni(ctx context.Context, all *finding.List) {
 	hosts := []string{s.listener.Host}
 	for _, f := range s.listener.Fallbacks {

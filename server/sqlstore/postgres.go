@@ -89,8 +89,8 @@ func postgresConfig(at string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// connector opens connections. Its mark in the context distinguishes these from the connections
-// with which the driver cancels statements.
+// connector opens connections. It marks the context of these connections, to distinguish them
+// from connections with which the driver cancels statements.
 type connector struct{ sqldriver.Connector }
 
 type opening struct{}
@@ -106,7 +106,7 @@ var errNoCancel = errors.New("statements are not cancelled")
 // is a commit that waits for a standby, PostgreSQL would end the wait and make the transaction
 // visible to all others, although the standby does not have it. An agent could then receive the
 // verdict that its update is counted, and a failover would lose the update. A statement whose
-// caller has given up does no harm.
+// caller has given up causes no harm.
 func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if ctx.Value(opening{}) == nil {
 		return nil, errNoCancel
@@ -144,9 +144,9 @@ func (s *Store) Promptly(ctx context.Context) (limited context.Context, done fun
 // PostgreSQL compares strings by the rules of a language, so it needs separate indexes for
 // this.
 //
-// Sums look like random bits, which cannot be compressed, and are deleted after seconds.
-// Without its own vacuum settings, their table would grow to a thousand times the size of its
-// content.
+// Stored sums cannot be compressed, because they look like random bits, and are deleted after
+// seconds. Without separate vacuum settings, their table would grow to a thousand times the
+// size of its content.
 func (s *Store) adaptPostgres(ctx context.Context) error {
 	if s.SQLite {
 		return nil

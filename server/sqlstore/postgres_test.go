@@ -35,9 +35,9 @@ func execute(t *testing.T, db *sql.DB, text string) {
 	}
 }
 
-// TestCancelledCommitStaysHidden checks that nobody sees a transaction whose commit waits for a
-// standby, even if the caller gives up. Cancelling the wait would make PostgreSQL show the
-// transaction, and a failover could then lose what others have already seen.
+// TestCancelledCommitStaysHidden checks that no session sees a transaction whose commit waits
+// for a standby, even if the caller gives up. Cancelling the wait would make the transaction
+// visible, and a failover could then lose what other sessions have already seen.
 func TestCancelledCommitStaysHidden(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Single(t)
@@ -129,8 +129,8 @@ func TestSilentDatabase(t *testing.T) {
 	}
 }
 
-// link listens on an address that it returns, and forwards connections to another one. While
-// silent is set, it reads data but forwards nothing.
+// link listens on an address, which it returns, and forwards connections to another address.
+// While silent is set, it reads data but forwards nothing.
 func link(t *testing.T, to string, silent *atomic.Bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,8 +200,8 @@ func TestFormerPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = former.Crash() })
-	// The new primary would also wait for a standby, but there is none, because the former
-	// primary cannot become one yet.
+	// The new primary would also wait for a standby. There is none, because the former primary
+	// cannot become a standby yet.
 	execute(t, plain(t, p.Primary().URL("postgres")+"&synchronous_commit=local"), "ALTER ROLE postgres SET synchronous_commit = local")
 	writes(t, s)
 	if n, err := s.Timeline(t.Context()); err != nil || n != 2 {

@@ -29,7 +29,7 @@ func (c liteConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &preparedConn{conn.(liteConn), map[string]driver.Stmt{}}, nil
 }
 
-// liteConn is what package sql uses of a connection to SQLite.
+// liteConn contains the methods of a SQLite connection that package sql uses.
 type liteConn interface {
 	driver.Conn
 	driver.ConnPrepareContext
@@ -39,8 +39,8 @@ type liteConn interface {
 	driver.Validator
 }
 
-// maxPrepared limits a connection's idle statements. Statements longer than maxText insert many rows;
-// there is one for each number of rows, and each takes much memory.
+// maxPrepared limits a connection's idle statements. Statements longer than maxText insert many
+// rows. There is a separate statement for each number of rows, and each takes much memory.
 const (
 	maxPrepared = 256
 	maxText     = 4 << 10
@@ -58,7 +58,8 @@ var (
 	_ driver.ExecerContext  = (*preparedConn)(nil)
 )
 
-// take returns a statement that nobody else uses: rows of the same text may still be open.
+// take returns a statement that is not in use. Rows of a statement with the same text may still
+// be open.
 func (c *preparedConn) take(ctx context.Context, text string) (driver.Stmt, error) {
 	if s, ok := c.idle[text]; ok {
 		delete(c.idle, text)
@@ -67,7 +68,7 @@ func (c *preparedConn) take(ctx context.Context, text string) (driver.Stmt, erro
 	return c.PrepareContext(ctx, text)
 }
 
-// putBack keeps a statement for its next use.
+// putBack stores a statement for its next use.
 func (c *preparedConn) putBack(text string, s driver.Stmt) error {
 	if _, ok := c.idle[text]; ok || len(text) > maxText {
 		return s.Close()

@@ -8,15 +8,15 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestPrepared checks that kept statements cannot disturb each other: rows of one text that are
-// open at the same time, a statement after its error, and more texts than a connection keeps.
+// TestPrepared checks that stored statements do not disturb each other: with open rows of two
+// statements with the same text, after an error, and with more texts than a connection stores.
 func TestPrepared(t *testing.T) {
 	db, err := openPrepared("file:" + t.TempDir() + "/test.db")
 	testkit.Must(t, err)
 	defer db.Close()
 	db.SetMaxOpenConns(1)
 	ctx := t.Context()
-	tx, err := db.BeginTx(ctx, nil) // all of it on one connection
+	tx, err := db.BeginTx(ctx, nil) // use only one connection
 	testkit.Must(t, err)
 	defer tx.Rollback()
 	exec := func(text string, args ...any) error {

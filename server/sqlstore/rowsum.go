@@ -143,7 +143,7 @@ func EachSummed(ctx context.Context, q Querier, table, where string, each func(v
 }
 
 // CheckRows checks the checksums of rows, and that no receipt is missing. Most rows are
-// receipts of merged rounds, on which nothing depends any more, so these are checked only if
+// receipts of merged rounds, which are no longer needed, so CheckRows checks these only if
 // merged is set.
 func CheckRows(ctx context.Context, q Querier, merged bool) error {
 	check := func(table, where string, args ...any) error {

@@ -20,13 +20,13 @@ const postgresConnections = 24
 // oldestPostgres is the oldest major version of PostgreSQL that still receives fixes.
 const oldestPostgres = 14
 
-// Schema is the version of a database's schema, and the newest one that this program knows.
-// Both are 0 if the database has none yet.
+// Schema contains the version of a database's schema, and the newest version that this program
+// knows. Both are 0 if the database has none yet.
 type Schema struct{ Version, Known int64 }
 
 // OpenToLook opens a database for reading, even while servers use it, and changes nothing.
-// Methods that need a schema may be called only if the schema is the newest one known. If a
-// SQLite database does not exist, the error wraps fs.ErrNotExist.
+// Methods that need a schema may be called only if the database has the newest known schema. If
+// a SQLite database does not exist, the error wraps fs.ErrNotExist.
 func OpenToLook(ctx context.Context, at string) (l *Store, s Schema, err error) {
 	defer Wrap(&err, "opening the database")
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
@@ -121,7 +121,7 @@ func (s *Store) settingsOfPostgres(ctx context.Context) (all finding.List, err e
 		CAST(current_setting('max_connections') AS INT), CAST(current_setting('superuser_reserved_connections') AS INT), pg_is_in_recovery()`).
 		Scan(&p.fsync, &p.fullPages, &p.commit, &p.standbyNames, &p.checksums, &p.isolation, &p.text, &p.ignore, &p.zero, &p.version, &p.connections, &p.reserved, &p.recovering)
 	if err == nil {
-		// pg_basebackup appears as a standby while it copies, but is not one.
+		// pg_basebackup appears as a standby while it copies, but is not a standby.
 		err = s.DB.QueryRowContext(ctx, `SELECT COUNT(*), COUNT(*) FILTER (WHERE sync_state IN ('sync', 'quorum')), COUNT(sync_state)
 			FROM pg_stat_replication WHERE COALESCE(state, '') <> 'backup'`).Scan(&p.standbys, &p.synchronous, &p.visible)
 	}
@@ -157,7 +157,7 @@ func (p *postgres) judge(all *finding.List) {
 	p.judgeStandbys(all)
 	switch {
 	case p.ignore == "on" || p.zero == "on":
-		all.Fail("database's checksums", "set ignore_checksum_failure = off and zero_damaged_pages = off", "PostgreSQL is told to go on with damaged pages (ignore_checksum_failure=%s, zero_damaged_pages=%s)", p.ignore, p.zero)
+		all.Fail("database's checksums", "set ignore_checksum_failure = off and zero_damaged_pages = off", "PostgreSQL is configured to continue with damaged pages (ignore_checksum_failure=%s, zero_damaged_pages=%s)", p.ignore, p.zero)
 	case p.checksums != "on":
 		all.Warn("database's checksums", "stop PostgreSQL and run pg_checksums --enable", "data_checksums is off, so damage of the disk is not detected")
 	default:
@@ -225,8 +225,8 @@ func (s *Store) Timeline(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// Integrity checks whether the database is damaged. SQLite reads its whole file, so it must
-// not be called often. PostgreSQL reports the number of damaged pages that it has
+// Integrity checks whether the database is damaged. With SQLite, Integrity reads the whole
+// file, so do not call it often. PostgreSQL reports the number of damaged pages that it has
 // encountered.
 func (s *Store) Integrity(ctx context.Context) (all finding.List, err error) {
 	defer Wrap(&err, "checking the database")
@@ -238,11 +238,11 @@ func (s *Store) Integrity(ctx context.Context) (all finding.List, err error) {
 		}
 		switch {
 		case failures.Int64 > 0:
-			all.Fail(check, "restore from a standby or a backup, and replace the disk", "PostgreSQL has met %d pages with a wrong checksum", failures.Int64)
+			all.Fail(check, "restore from a standby or a backup, and replace the disk", "PostgreSQL has encountered %d pages with a wrong checksum", failures.Int64)
 		case !failures.Valid:
 			all.OK(check, "not known, because data_checksums is off")
 		default:
-			all.OK(check, "PostgreSQL has met no page with a wrong checksum")
+			all.OK(check, "PostgreSQL has encountered no page with a wrong checksum")
 		}
 		return all, nil
 	}

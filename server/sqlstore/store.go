@@ -42,23 +42,23 @@ type Store struct {
 	Ungated Querier // DB without its gate
 	SQLite  bool
 	path    string // path of SQLite's file
-	// checked means that the variable of this name counts the store.
+	// checked is true while the package variable of this name counts the store.
 	checked bool
 	witness struct {
 		sync.Mutex
 		*os.File
 	}
-	// Chunk is the maximum number of rows in one statement. Each connection to PostgreSQL caches
-	// a statement for each length, and PostgreSQL scans the whole table for a long list. SQLite
-	// has no network round trip, and its driver takes time proportional to the square of the
-	// length.
+	// Chunk is the maximum number of rows in one statement. With PostgreSQL, each connection
+	// caches a statement for each length, and a long list causes a scan of the whole table.
+	// With SQLite, there is no network round trip, and the driver takes time proportional to
+	// the square of the length.
 	Chunk int
 	clock clock
 	limit atomic.Int64 // time limit of a statement in PostgreSQL, as a time.Duration
 
 	notified notifications
 	listener *pgx.ConnConfig // configuration of the connection for notifications; nil for SQLite
-	hosts    hosts           // of PostgreSQL
+	hosts    hosts           // PostgreSQL hosts
 	// commitFor is the time limit of a commit in PostgreSQL.
 	commitFor time.Duration
 
@@ -89,11 +89,11 @@ func openDatabase(ctx context.Context, at string, local func() time.Time, prepar
 		return nil, err
 	}
 	if err := prepare(s, ctx); err != nil {
-		_ = s.Close() // report the error that made opening fail, not this one
+		_ = s.Close() // the earlier error is the cause
 		return nil, fmt.Errorf("migrating the schema: %w", err)
 	}
 	if err := s.readClock(ctx); err != nil {
-		_ = s.Close() // report the error that made opening fail, not this one
+		_ = s.Close() // the earlier error is the cause
 		return nil, fmt.Errorf("reading the clock: %w", err)
 	}
 	s.limit.Store(int64(silentFor))

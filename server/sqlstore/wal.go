@@ -26,9 +26,9 @@ const (
 // updated only after a transaction is synced.
 //
 // Programs other than Loadstar may have written the log. The log may be missing or empty,
-// because SQLite removes it when the last connection closes. After its end it may contain
-// frames of an earlier log, which have another salt, or frames of rolled-back transactions,
-// which have no commit.
+// because SQLite removes it when the last connection closes. The end of the log may be followed
+// by frames of an earlier log, which have another salt, or by frames of rolled-back
+// transactions, which have no commit.
 func checkLog(database string) error {
 	path := database + "-wal"
 	log, err := os.ReadFile(path)
@@ -47,7 +47,7 @@ func checkLog(database string) error {
 	s := logSum{order: order}
 	s.add(head[:24])
 	if magic&^1 != 0x377f0682 || !s.matches(head[24:]) || size < 512 || size > 65536 {
-		if allZero(head) { // the head was never synced, so neither was a transaction
+		if allZero(head) { // the header was never synced, so no transaction was synced
 			return nil
 		}
 		return fmt.Errorf("%s: %w: its first %d bytes are wrong", path, errLog, logHeader)

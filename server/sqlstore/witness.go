@@ -38,7 +38,7 @@ func (s *Store) checkWitness(ctx context.Context) error {
 		return err
 	}
 	if has < batch {
-		return fmt.Errorf("%w: batch %d of run %s is the newest in %s; batch %d was counted. If its log %s-wal was removed or not copied, put it back. If you want to go on with this older ledger, remove %s",
+		return fmt.Errorf("%w: batch %d of run %s is the newest in %s; batch %d was counted. If its log %s-wal was removed or not copied, put it back. To continue with this older ledger, remove %s",
 			ErrOlder, has, run, s.path, batch, s.path, path)
 	}
 	return nil

@@ -41,7 +41,7 @@ func LimitsOf(l *v1.Limits) fed.Limits {
 	return fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss(), Coordinate: l.GetCoordinate()}
 }
 
-// maxVersions is the number of versions whose limits are remembered.
+// maxVersions is the number of versions whose limits are cached.
 const maxVersions = 64
 
 // Limits returns the limits of a version, which never change. It calls load for versions that
@@ -107,7 +107,7 @@ func (t *Terms) limitSum(r *Result, weights []int64, s *fed.Sums) error {
 }
 
 // claimed reduces a client's claimed norm to the limit, and returns the largest norm that the
-// client's update can have. That is the limit if an older agent reports no norm.
+// client's update can have. If an older agent reports no norm, this is the limit.
 func claimed(norm *float64, limit float64) float64 {
 	if limit <= 0 {
 		return 0

@@ -14,7 +14,7 @@ import (
 )
 
 // TestLossLimits checks that a loss has no effect beyond ten times the usual loss, and that a
-// negative loss is refused. Operators see the mean over clients, which no single client must
+// negative loss is refused. Operators see the mean over clients, which a single client must not
 // determine.
 func TestLossLimits(t *testing.T) {
 	limits := fed.Limits{Loss: 5}
@@ -263,7 +263,7 @@ func TestCoordinates(t *testing.T) {
 		want    string
 	}{
 		"at the limit":      {[]float32{0.5, 0.5}, ""},
-		"one beyond":        {[]float32{1, -0.5}, ""}, // the sum hides the number, and is not beyond its limit
+		"one beyond":        {[]float32{1, -0.5}, ""}, // the sum is within its limit, and so hides the number
 		"the sum is beyond": {[]float32{-0.75, -0.5}, "a number of the sum of updates is 1.25, but its clients' limits allow 1"},
 	} {
 		r := sumOf(t, x, with("a", c.numbers[0]), with("b", c.numbers[1]))

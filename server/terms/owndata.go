@@ -20,7 +20,7 @@ import (
 	"loadstar/series"
 )
 
-// OwnData is the server's dataset. A nil *OwnData means that the server has none. Its readings,
+// OwnData is the server's dataset. A nil *OwnData means that the server has none. The readings,
 // and the personal layers that the server trains on them, stay in the coordinator and its
 // ledger.
 type OwnData struct {
@@ -90,7 +90,7 @@ func floats(h hash.Hash, all []float32) {
 		for i, v := range part {
 			bits := math.Float32bits(v)
 			if series.Missing(v) {
-				bits = math.Float32bits(float32(math.NaN())) // whichever NaN the file contains
+				bits = math.Float32bits(float32(math.NaN())) // all NaNs count as the same value
 			}
 			binary.LittleEndian.PutUint32(b[4*i:], bits)
 		}
@@ -126,8 +126,8 @@ func checkOwnData(s *setup.Setup) error {
 	return nil
 }
 
-// Open returns the data as a plan's aggregator needs it, in its state at version zero.
-// interval is the time between readings of the fleet. The errors are shown to operators.
+// Open returns the data for a plan's aggregator, in its state at version zero. interval is the
+// time between readings of the fleet. The errors are shown to operators.
 func (d *OwnData) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
 	examples, err := d.examples(s, interval, s.Plan.Server.Batch)
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *OwnData) TrainStart(ctx context.Context, s *setup.Setup, interval time.
 	return s.TrainStart(ctx, d.kernel, examples)
 }
 
-// examples returns the examples for a plan. There must be enough of them for a batch.
+// examples returns the examples for a plan. It returns an error if they are fewer than a batch.
 func (d *OwnData) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
 	if d == nil {
 		return nil, MissingOwnData(s.Plan)

@@ -9,9 +9,9 @@ import (
 	"loadstar/fed/round"
 )
 
-// TestLongUnmaskedSum checks that an unmasked sum whose norm is larger than keepers accept for
-// its clients is refused, even if each of its numbers is within the bound, and that it is
-// accepted without limits.
+// TestLongUnmaskedSum checks that an unmasked sum is refused if its norm is larger than keepers
+// accept for its clients, even if each number is within the bound, and that the sum is accepted
+// without limits.
 func TestLongUnmaskedSum(t *testing.T) {
 	x, err := Read("algorithm: fedavg\nserver: {bound: 2}\nschedule: {cohort: 5, deadline: 12h}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n"+small, "", 10)
 	if err != nil {

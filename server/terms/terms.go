@@ -39,9 +39,9 @@ type Terms struct {
 	limits map[int64]fed.Limits // by version
 }
 
-// usualQuorum is the share of the cohort that must take part, unless the plan sets another;
-// otherwise the round is abandoned. If most clients decline, the few remaining ones must not
-// decide the weights.
+// usualQuorum is the share of the cohort that must return results, unless the plan sets another
+// quorum. Otherwise the round is abandoned, because a few remaining clients must not determine
+// the weights.
 const usualQuorum = 0.5
 
 // UsualDeadline returns the deadline of a round whose plan sets none. It is longer than a turn
@@ -122,8 +122,8 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 }
 
 // Federated returns an error if no fleet can train a plan, for example because the algorithm
-// needs readings on the server. data means that the server has readings; only when the run
-// begins is it known whether these fit the plan.
+// needs readings on the server. data means that the server has readings. Whether these fit the
+// plan is known only when the run begins.
 func Federated(p *fed.Plan, data bool) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, recipe.LeastClients(p), 2))
 	if err != nil {
@@ -217,8 +217,8 @@ func (t *Terms) SumBytes() int64 {
 	return n
 }
 
-// maxNumbers is the maximum size of a result's numbers, in bytes. It allows several results,
-// with their clients' names, to fit into memory.
+// maxNumbers is the maximum size of a result's numbers, in bytes. It is low enough that several
+// results, with their clients' names, fit into memory.
 const maxNumbers = 12 << 20
 
 // maxBytes returns the size of the numbers in the largest possible result, in bytes.
@@ -362,7 +362,7 @@ func (t *Terms) prepareSum(r *Result) error {
 		return err
 	}
 	if n != len(r.Shares) || total != weight {
-		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares say %d of weight %d", n, total, len(r.Shares), weight)
+		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares state %d of weight %d", n, total, len(r.Shares), weight)
 	}
 	if err := t.limitSum(r, weights, &own.Sums()[0]); err != nil {
 		return err

@@ -136,8 +136,8 @@ func TestSettleRows(t *testing.T) {
 }
 
 // TestSettleDurations checks that durations become numbers of steps of the fleet's readings, so
-// that server and agents agree on these numbers. When a plan is submitted, steps of an hour are
-// assumed.
+// that server and agents agree on these numbers. When a plan is submitted, the server assumes
+// steps of an hour.
 func TestSettleDurations(t *testing.T) {
 	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense, targets: 24h, inputs: [recent, calendar]}\n")
 	if err := Federated(p, false); err != nil {
@@ -348,7 +348,7 @@ func TestAddRefuses(t *testing.T) {
 		sums["twice the same"] = refusal{func(r *Result) { r.Shares[1].Client = r.Shares[0].Client }, "same client twice"}
 		sums["one too few"] = refusal{func(r *Result) { r.Shares = r.Shares[:1] }, "holds 2 updates"}
 		sums["one too many"] = refusal{func(r *Result) { r.Shares = append(r.Shares, Share{Client: "c", Examples: 1}) }, "holds 2 updates"}
-		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, but the shares say 2 of weight 81"}
+		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, but the shares state 2 of weight 81"}
 		sums["other scale"] = refusal{word(0, 1), "fractional bits"}
 		sums["claimed lighter"] = refusal{word(2, 79), ""}
 		sums["a number beyond"] = refusal{word(3, math.MaxInt64), "beyond"}

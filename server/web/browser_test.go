@@ -23,8 +23,8 @@ type browser struct {
 	session string
 }
 
-// patient is how long a test waits for the browser. It is long enough for a machine under
-// heavy load.
+// patient is the time for which a test waits for the browser. It is long enough for a machine
+// under heavy load.
 const patient = 3 * time.Minute
 
 func startBrowser(t *testing.T) *browser {
@@ -123,7 +123,7 @@ func (b *browser) soon(expression string) {
 }
 
 // TestOIDCInBrowser signs a person in with a provider on another site, in a real browser and
-// with the real page. It checks that the session's cookie works although it is strict.
+// with the real page. It checks that the session's strict cookie works.
 func TestOIDCInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	s := newSigning(t, nil)

@@ -47,7 +47,7 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold events back
 	s := &stream{w: w, rw: rw, control: http.NewResponseController(rw)}
-	// Otherwise reading would time out, as if the request had not ended.
+	// Otherwise, reading would time out, as if the request had not ended.
 	_ = s.control.SetReadDeadline(time.Time{}) // if this fails, the stream ends early and the browser reconnects
 	if s.send("retry: %d\n\n", retryMs) != nil {
 		return

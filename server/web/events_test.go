@@ -294,7 +294,7 @@ func TestViewers(t *testing.T) {
 	}
 }
 
-// everyRun is an API that has every run.
+// everyRun is an API in which every run exists.
 type everyRun struct{ API }
 
 func (everyRun) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error) {

@@ -22,7 +22,7 @@ import (
 	"loadstar/server/access"
 )
 
-// hub reads topics from the operators' API while somebody views them. One read serves all
+// hub reads topics from the operators' API while they have viewers. One read serves all
 // viewers. A topic's state is complete, so viewers need only the newest one.
 type hub struct {
 	api     API
@@ -59,7 +59,7 @@ type viewer struct {
 	topics       []*topic
 	changed      chan struct{} // has room for one value, which is set if a topic has a new state
 	ended        chan struct{} // closed when the session ends
-	told         bool          // ended is closed
+	told         bool          // true once ended is closed
 }
 
 const (
@@ -162,7 +162,7 @@ func (h *hub) join(ctx context.Context, user, cookie string, names []string) (*v
 }
 
 // exist returns an error if a topic belongs to an unknown run. It does not look up the run of a
-// topic that somebody already views.
+// topic that already has viewers.
 func (h *hub) exist(ctx context.Context, names []string) error {
 	for _, name := range names {
 		_, run, ok := strings.Cut(name, ":")
@@ -278,7 +278,7 @@ func (h *hub) resumed(id string) int64 {
 	return number
 }
 
-// poll reads a topic until nobody views it.
+// poll reads a topic until it has no viewers.
 func (h *hub) poll(t *topic) {
 	for {
 		select {
@@ -305,7 +305,7 @@ func (h *hub) poll(t *topic) {
 	}
 }
 
-// unseen removes a topic if nobody views it.
+// unseen removes a topic if it has no viewers.
 func (h *hub) unseen(t *topic) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

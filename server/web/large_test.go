@@ -182,7 +182,7 @@ func TestLargeFleet(t *testing.T) {
 	})
 	api.mu.Lock()
 	for kind, reads := range api.reads {
-		for i := 2; i < len(reads); i++ { // the first read was that of size
+		for i := 2; i < len(reads); i++ { // the first read is that of size
 			cost, rested := reads[i-1][1].Sub(reads[i-1][0]), reads[i][0].Sub(reads[i-1][1])
 			if rested < min(restFactor*cost, longestRest) || rested < rests[kind] {
 				t.Errorf("%s: rested %s after a read of %s", kind, rested, cost)
@@ -191,7 +191,7 @@ func TestLargeFleet(t *testing.T) {
 	}
 	api.mu.Unlock()
 
-	// Of a larger round, only the counts are shown.
+	// For a larger round, the page shows only the counts.
 	l.abandon(7, maxTurns)
 	l.ask(8, largeAgents*largeEach)
 	if body := size("10,000 turns", "turns:"+l.run, 1<<10); !strings.Contains(body, "data: {}") {

@@ -14,7 +14,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		viewers:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_web_viewers", Help: "Open streams of events."}),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_web_sessions", Help: "Sessions with an open stream of events."}),
-		topics:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_web_topics", Help: "Topics that are read from the ledger because somebody views them."}),
+		topics:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_web_topics", Help: "Topics with viewers, which the server reads from the ledger."}),
 		events:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_web_events_total", Help: "Events sent to browsers, by kind of topic."}, []string{"topic"}),
 		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_web_refused_total", Help: "Refused requests of browsers, by reason."}, []string{"reason"}),
 		polls: prometheus.NewHistogram(prometheus.HistogramOpts{

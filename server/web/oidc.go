@@ -48,7 +48,7 @@ func (o *OIDC) Check() error {
 	case o.Claim == "":
 		return errors.New("web.oidc.claim is empty: want the claim that decides the role, such as groups")
 	case len(o.Roles) == 0:
-		return fmt.Errorf("web.oidc.roles is missing: without it nobody may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
+		return fmt.Errorf("web.oidc.roles is missing: without it no user may sign in; want values of the claim %s, such as viewer=staff,admin=it", o.Claim)
 	}
 	return nil
 }
@@ -146,8 +146,8 @@ func (s *signer) start(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, c.AuthCodeURL(a.part("state"), oidc.Nonce(a.part("nonce")), oauth2.S256ChallengeOption(a.part("verifier"))), http.StatusFound)
 }
 
-// cookie sets or deletes the cookie of an attempt. It is not strict, because the provider's
-// redirect, which comes from another site, must carry it.
+// cookie sets or deletes the cookie of an attempt. The cookie is not strict, because the
+// browser must send it with the provider's redirect, which comes from another site.
 func (s *signer) cookie(rw http.ResponseWriter, value string, life time.Duration) {
 	http.SetCookie(rw, &http.Cookie{
 		Name: s.web.cookieName(oidcCookie), Value: value, Path: "/", MaxAge: int(life.Seconds()),
@@ -171,9 +171,9 @@ func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), o
 }
 
 // callback handles the browser's return from the provider, and signs its user in. The session's
-// cookie is strict, so the browser does not send it when it follows the redirect to the page,
-// because the chain of redirects began on another site. This is not a problem, because the page
-// is the same for everybody and its calls come from this site.
+// cookie is strict, so the browser does not send it with the redirect to the page, because the
+// redirects began on another site. This causes no problem, because the page is the same for all
+// users and its calls come from this site.
 func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	leave, ok := s.enter(rw, r)
 	if !ok {
@@ -261,7 +261,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		}
 	}
 	if s.Claim == "email" && string(all["email_verified"]) != "true" {
-		// At many providers, anybody can register with somebody else's email address.
+		// Many providers let a user register with another person's email address.
 		return "", "", fmt.Errorf("%s has no access: the provider has not verified the email address (the claim email_verified is not true)", cut(name, 64))
 	}
 	for _, value := range values(all, s.Claim) {

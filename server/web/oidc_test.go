@@ -58,7 +58,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	// The page and the provider are on different sites, as usual.
 	w, err := Open(Config{Listen: "localhost:0", OIDC: c})
 	testkit.Must(t, err)
-	w.logins = connlimit.NewRates(1000, 1000, 10) // a test is faster than people
+	w.logins = connlimit.NewRates(1000, 1000, 10) // the test signs in faster than people
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -137,8 +137,8 @@ func TestOIDC(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	// Another person with the same name gets another name, and neither the role nor the
-	// sessions of the first.
+	// Another person with the same name gets another name, but not the role or the sessions of
+	// the first person.
 	twin := s.browser()
 	s.user("2", "anna", "staff")
 	s.signIn(twin)
@@ -271,7 +271,7 @@ func TestOIDCUnreachable(t *testing.T) {
 }
 
 // TestOIDCUnverifiedEmail checks that an email address grants a role only if the provider has
-// verified it, because anybody can register with somebody else's address.
+// verified it, because a user may register with another person's address.
 func TestOIDCUnverifiedEmail(t *testing.T) {
 	s := newSigning(t, func(o *OIDC) {
 		o.Claim, o.Roles = "email", map[string]access.Role{"boss@utility.example": access.Admin}

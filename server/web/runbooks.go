@@ -11,7 +11,7 @@ import (
 )
 
 // runbooks serves the pages to which alerts and notifications link. They contain no data of
-// this server, so people who are called at night need not sign in first.
+// this server, so readers need not sign in first.
 func runbooks(mux *http.ServeMux) {
 	for name, text := range map[string]string{"runbooks": docs.Runbooks, "alerts": docs.Alerts} {
 		page := []byte(document(text))

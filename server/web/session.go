@@ -48,7 +48,7 @@ const (
 	callFor    = 30 * time.Second
 )
 
-// information is the data that the page needs before anybody has signed in.
+// information is the data that the page needs before a user has signed in.
 type information struct {
 	SignedIn bool     `json:"signed_in"`
 	Methods  []string `json:"methods"`
@@ -190,7 +190,7 @@ func (w *Web) call(rw http.ResponseWriter, r *http.Request) {
 	r = r.Clone(ctx)
 	r.URL.Path = "/" + v1.OperatorServiceName + "/" + r.PathValue("method")
 	r.Body = http.MaxBytesReader(rw, r.Body, callBytes)
-	// The caller is in the context. The API has no use for the cookie.
+	// The caller is in the context, so the API does not need the cookie.
 	r.Header.Del("Cookie")
 	w.API.Handler().ServeHTTP(rw, r)
 }

@@ -31,7 +31,7 @@ type Config struct {
 	Listen            string
 	CertFile, KeyFile string
 	BehindProxy       bool
-	// URL is the address under which browsers reach the page. Empty means Listen.
+	// URL is the address at which browsers reach the page. Empty means Listen.
 	URL string
 	// OIDC lets people sign in with a provider. It may be nil.
 	OIDC *OIDC

@@ -126,8 +126,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestOtherSites checks that another site cannot make a browser change anything, nor sign in or
-// out.
+// TestOtherSites checks that another site cannot make a browser change anything, sign in or
+// sign out.
 func TestOtherSites(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -171,7 +171,7 @@ func TestBounds(t *testing.T) {
 
 // TestSignInsByAddress checks that a stranger who tries many codes cannot prevent others from
 // signing in. Behind a proxy, the limit applies to the address that the proxy reports, not to
-// the addresses that the caller has put before it.
+// the addresses that the caller has listed before it.
 func TestSignInsByAddress(t *testing.T) {
 	t.Parallel()
 	for _, proxied := range []bool{false, true} {

@@ -31,9 +31,9 @@ const (
 // ExitCodes is the text of the help topic.
 const ExitCodes = `Exit codes:
   0  success
-  1  failure; the last line on standard error has the reason
+  1  failure; the last line on standard error gives the reason
   2  wrong command, flag or argument
-  3  the command worked and found a problem: faulty data (data check), a failed
+  3  the command worked, but found a problem: faulty data (data check), a failed
      check (doctor), or a row that is not from the model (forecast --strict)
   4  the server cannot be reached
   5  the server refuses the call: the user's role does not allow it, or the user
@@ -65,8 +65,8 @@ func Usage(err error) error { return usageError{error: err} }
 // Usagef is like [Usage], but formats the message.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
-// Prepare adds help, and the handling of errors in flags and arguments, to a program whose
-// commands have been added.
+// Prepare adds help and error handling for flags and arguments to a program whose commands have
+// been added.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	setHelp(root)

@@ -35,8 +35,8 @@ var usualGroups = []struct {
 	{"Log", []string{"log-format", "log-level"}},
 }
 
-// OtherCommands is the group of commands of which the help lists only the names, because the
-// list of commands must fit on one screen.
+// OtherCommands is the group of commands that the help lists only by name, because the list of
+// commands must fit on one screen.
 const OtherCommands = "More:"
 
 // setHelp sets the help of a command and all its subcommands. The help consists of one line,

@@ -12,7 +12,7 @@ import (
 	"loadstar/internal/config"
 )
 
-// Limits on the entries that are read and listed, because a folder may be large.
+// Limits on the number of entries that are read and listed, because a folder may be large.
 const (
 	maxEntries = 2000
 	maxFolders = 50

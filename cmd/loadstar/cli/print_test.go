@@ -37,7 +37,7 @@ func TestCSV(t *testing.T) {
 	fmt.Fprintf(inner, "NAME\tMB\t\n")
 	fmt.Fprintf(inner, "a, b\t")
 	fmt.Fprintf(inner, "%6.2f\t\n", 1.5)
-	fmt.Fprintf(inner, "=HYPERLINK(1)\t-1.5\t\n@SUM(1)\t-\t\n") // names of hostile agents
+	fmt.Fprintf(inner, "=HYPERLINK(1)\t-1.5\t\n@SUM(1)\t-\t\n") // names that hostile agents could choose
 	fmt.Fprintln(w, "2 rows")
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)

@@ -18,8 +18,7 @@ type Progress struct {
 	text atomic.Value // string, read by the bar's goroutine
 
 	total int
-	// first is the count that the first call of Set passed, and start is the time of that
-	// call.
+	// first is the count in the first call of Set, and start is the time of that call.
 	first int
 	start time.Time
 }

@@ -35,7 +35,7 @@ func (x *show) train(ctx context.Context) error {
 			died = nil
 			fell = time.Now()
 			k.Round = x.Rounds/3 + 1
-			x.story.say("%s is killed in round %d; the round goes on without its %d clients", victim.name, k.Round, k.Clients)
+			x.story.say("%s is killed in round %d; the round continues without its %d clients", victim.name, k.Round, k.Clients)
 			if err := victim.end(); err != nil {
 				return err
 			}
@@ -53,7 +53,7 @@ func (x *show) train(ctx context.Context) error {
 				return err
 			}
 			k.Back, k.Seconds = true, time.Since(fell).Seconds()
-			x.story.say("%s is back after %.0f s and goes on where it was", victim.name, k.Seconds)
+			x.story.say("%s is back after %.0f s and continues where it stopped", victim.name, k.Seconds)
 		}
 		switch now.Run.State {
 		case "finished":
@@ -81,7 +81,7 @@ func merged(rounds []*v1.Round) (n int) {
 func lastError(rounds []*v1.Round) string {
 	for _, r := range rounds { // newest first
 		if r.Evaluated > 0 {
-			return fmt.Sprintf(", %+.0f %% against last week", 100*(r.RelativeMae-1))
+			return fmt.Sprintf(", %+.0f %% compared with last week", 100*(r.RelativeMae-1))
 		}
 	}
 	return ""
@@ -96,11 +96,11 @@ func (x *show) trained(ctx context.Context, now *v1.GetRunResponse, took time.Du
 	r := x.result.Receipts
 	x.story.say("%d rounds in %.0f s: %d updates counted", len(now.Rounds), took.Seconds(), r.Counted)
 	if n := r.Asked - r.Counted; n > 0 {
-		x.story.note("%d of %d came after their round had closed, or not at all", n, r.Asked)
+		x.story.note("%d of %d arrived after their round had closed, or not at all", n, r.Asked)
 	}
-	x.story.note("receipts in the ledger: %d counted twice, %d without one", r.Twice, r.Missing)
+	x.story.note("updates in the ledger: %d counted twice, %d counted without a receipt", r.Twice, r.Missing)
 	if k := x.result.Killed; k.Back {
-		x.story.note("%s missed %d updates and was counted %d times after", k.Agent, k.Missed, k.CountedAfter)
+		x.story.note("%s missed %d updates and was counted %d times afterwards", k.Agent, k.Missed, k.CountedAfter)
 	}
 	release, err := x.fleet.CreateRelease(ctx, &v1.CreateReleaseRequest{Run: now.Run.Id})
 	if err != nil {
@@ -188,7 +188,7 @@ func (x *show) arrive(ctx context.Context) error {
 		done++
 		x.story.bar(done, total, fmt.Sprintf(" %s arrives", time.Unix(cutoff, 0).In(x.stage.all.Clock).Format("2 January")))
 	}
-	x.story.say("%d days arrived that nobody trained on: forecast, scored, tracked", testDays)
+	x.story.say("%d days that no model was trained on: forecast, scored, tracked", testDays)
 	return nil
 }
 

@@ -17,6 +17,6 @@ func OpenBrowser(url string) {
 	}
 	c := exec.Command(name, args...)
 	if c.Start() == nil {
-		go func() { _ = c.Wait() }() // so that it does not remain as a zombie
+		go func() { _ = c.Wait() }() // prevents a zombie process
 	}
 }

@@ -9,14 +9,15 @@ import (
 	"loadstar/series/synth"
 )
 
-// The days of the demo. The model trains on the first days and is validated on the next. All
-// methods are compared on the last days, which arrive only after training.
+// The days of the demo. The model trains on the first days and is validated on the following
+// days. All methods are compared on the last days, which arrive only after training.
 const (
 	trainDays = 90
 	checkDays = 10
 	testDays  = 20
-	// beyond is the number of days after the last reading whose weather is known. Agents look two
-	// days ahead from the next issue, and mark forecasts as estimated if weather is missing there.
+	// beyond is the number of days after the last reading for which weather is known. Agents
+	// look two days ahead from the next issue, and mark forecasts as estimated if weather is
+	// missing there.
 	beyond = 3
 
 	daySeconds = 24 * 60 * 60

@@ -1,6 +1,6 @@
-// Package demo shows the product in a minute, with a server and agents in one process and with
-// generated buildings. It uses the real server and agents. The agents have their own folders
-// and communicate with the server over mutual TLS, and one of them is killed during training.
+// Package demo shows the product in a minute, with generated buildings and with the real server
+// and real agents in one process. The agents have their own folders and communicate with the
+// server over mutual TLS. One of them is killed during training.
 package demo
 
 import (
@@ -114,7 +114,8 @@ type Killed struct {
 	Back    bool    `json:"back"`
 	Seconds float64 `json:"seconds"` // time until it was back
 	// Missed is the number of its clients' updates that were not counted, and CountedAfter the
-	// number of those that were, both from the round in which it was killed.
+	// number of those that were counted. Both numbers count from the round in which the agent
+	// was killed.
 	Missed       int64 `json:"missed"`
 	CountedAfter int64 `json:"counted_after"`
 }
@@ -146,7 +147,7 @@ func folder(keep string) (dir string, remove func() error, err error) {
 		return dir, func() error { return os.RemoveAll(dir) }, err
 	}
 	if err = os.Mkdir(keep, 0o700); errors.Is(err, os.ErrExist) {
-		return "", nil, fmt.Errorf("%s exists already: --keep wants the name of a new folder", keep)
+		return "", nil, fmt.Errorf("%s exists already: give --keep the name of a new folder", keep)
 	}
 	return keep, func() error { return nil }, err
 }
@@ -187,7 +188,7 @@ func (x *show) run(ctx context.Context) (*Result, error) {
 	err := x.acts(ctx)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			err = cause // the reason why everything else was cancelled
+			err = cause // the error that cancelled all other parts
 		}
 		return nil, err
 	}

@@ -18,9 +18,9 @@ import (
 )
 
 // mostCPU is the maximum CPU time of a demo in seconds. The limit applies to CPU time because
-// elapsed time depends on what else the machine does. The demo is designed for 60 s, and takes
-// 40 to 55 s on the machine on which it was developed; the rest is a margin for slower
-// machines.
+// elapsed time depends on the load of the machine. The demo is designed for 60 s, and takes 40
+// to 55 s on the machine on which it was developed. The remaining seconds are a margin for
+// slower machines.
 const mostCPU = 90
 
 // TestDemo runs the demo as users do, and checks its claims, for three seeds. None of them was

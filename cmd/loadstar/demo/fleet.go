@@ -23,8 +23,8 @@ type fleet struct {
 	page    string // address of the dashboard
 }
 
-// pollEvery is the time between two check-ins of an agent. The usual second would take up most
-// of a round here.
+// pollEvery is the time between two check-ins of an agent. The usual interval of a second would
+// take up most of a round in the demo.
 const pollEvery = 100 * time.Millisecond
 
 // startServer starts a server with a ledger, a queue and weights in a folder, and returns when
@@ -53,7 +53,7 @@ func startServer(ctx context.Context, dir string, c Config, links []web.Link, fa
 		began <- err
 		select {
 		case failed <- err:
-		default: // another part has failed already
+		default: // the channel already contains an earlier error
 		}
 	}()
 	select {
@@ -82,7 +82,7 @@ func freePort(port int) (string, error) {
 		if err != nil {
 			continue
 		}
-		address = l.Addr().String() // if port is 0
+		address = l.Addr().String() // port 0 lets the system choose a port
 		return address, l.Close()
 	}
 	return "", fmt.Errorf("the ports from %d on are all in use; choose another one with --port", port)
@@ -92,7 +92,7 @@ func freePort(port int) (string, error) {
 func (f *fleet) login(ctx context.Context) (string, error) {
 	r, err := f.CreateLogin(ctx, &v1.CreateLoginRequest{TtlSeconds: 60 * 60})
 	if err != nil {
-		return "", fmt.Errorf("cannot make a login link: %w", err)
+		return "", fmt.Errorf("cannot create a login link: %w", err)
 	}
 	return strings.TrimSuffix(f.page, "/") + "/#/login?code=" + r.Code, nil
 }
@@ -138,7 +138,7 @@ func (f *fleet) receipts(ctx context.Context, run string, rounds []*v1.Round, k 
 		r.Twice += max(int64(len(seen))-x.Counted, 0)
 		for _, c := range clients {
 			switch {
-			case k.Round == 0 || x.Round < int64(k.Round)-1: // before it died
+			case k.Round == 0 || x.Round < int64(k.Round)-1: // before the agent was killed
 			case seen[c]:
 				k.CountedAfter++
 			default:

@@ -28,7 +28,7 @@ server: required
 history: %s
 http: {listen: "%s"}
 forecast: {h: %dh, delay: %dm}
-policy: {%s} # less than the default, because the readings are generated
+policy: {%s} # less strict than the default, because the readings are generated
 clients:
 `, s.name, all.Clock, all.Country, all.Seconds()/60, historyFile, s.address, ahead, int(delay.Minutes()), strings.ReplaceAll(strings.Join(relaxed, ", "), "=", ": "))
 	for _, c := range s.clients {

@@ -70,7 +70,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, a := range all.Agents {
-			seen = seen || a.Id == me.ID() && a.Seen > began // both are in seconds
+			seen = seen || a.Id == me.ID() && a.Seen > began // both times are in whole seconds
 		}
 		select {
 		case err := <-agents:
@@ -87,7 +87,7 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	said, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close() // it was read
+	_ = answer.Body.Close() // the response was read completely
 	if err != nil || strings.Count(string(said), `"newest_reading":"2026-05-01T05:00:00Z"`) != 2 || !strings.Contains(string(said), `"generated":true`) {
 		t.Errorf("the agent's clients are %s, %v", said, err)
 	}

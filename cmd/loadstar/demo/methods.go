@@ -44,7 +44,7 @@ type paper struct {
 
 	mu     sync.Mutex
 	rows   [methods]map[string][]float64 // by client: a row of 24 values for each cutoff
-	inside map[string][2]int             // by client: number of loads in the federated forecasts' interval, and of all loads
+	inside map[string][2]int             // by client: number of loads inside the federated forecasts' interval, and number of all loads
 }
 
 func newPaper(s *stage) *paper {
@@ -168,7 +168,7 @@ func (p *paper) baseline(ctx context.Context, method int, name string) error {
 		}
 		for c := p.first; c < p.stage.end; c += every {
 			next := int((c - m.Start) / d.Seconds())
-			known := out[:min(ahead, len(m.Load)-next)] // steps that can be compared
+			known := out[:min(ahead, len(m.Load)-next)] // omits steps after the last reading
 			if !b.Forecast(known, next-1) {
 				continue
 			}

@@ -7,7 +7,7 @@ import "fmt"
 const (
 	defaultRounds = 40
 	steps         = 16  // steps of a client in a round
-	aloneSteps    = 640 // as many as the federated plan takes
+	aloneSteps    = 640 // as many as a client takes in the federated plan
 	deadline      = 5   // seconds
 	quorum        = 0.7
 )

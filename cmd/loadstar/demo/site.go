@@ -26,7 +26,7 @@ import (
 	"loadstar/series"
 )
 
-// clock is the time at the buildings. It stands still except when the demo moves it.
+// clock is the time at the buildings. The time changes only when the demo changes it.
 type clock struct{ unix atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Unix(c.unix.Load(), 0) }
@@ -53,7 +53,7 @@ type site struct {
 	stage     *stage
 	clock     *clock
 	log       *slog.Logger
-	shift     int64 // days from the clock's time to real time
+	shift     int64 // real time minus the clock's time, in days
 	wire      *wire
 	each      func([]*live.Issued) // receives all forecasts
 	listener  net.Listener         // listener of the page, until the agent starts
@@ -72,7 +72,7 @@ func (s *site) start(outer context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.listener == nil { // it was started before
+	if s.listener == nil { // the agent was already started once
 		if s.listener, err = net.Listen("tcp", s.address); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (s *site) start(outer context.Context) error {
 		if err := s.agent.Run(ctx); err != nil {
 			select {
 			case s.failed <- fmt.Errorf("%s: %w", s.name, err):
-			default: // another part has failed already
+			default: // the channel already contains an earlier error
 			}
 		}
 	})
@@ -105,7 +105,7 @@ func (s *site) start(outer context.Context) error {
 
 // end stops all parts and closes the folder. The files stay on disk.
 func (s *site) end() error {
-	if s.listener != nil { // it did not start
+	if s.listener != nil { // the agent did not start
 		return s.listener.Close()
 	}
 	if s.agent == nil {

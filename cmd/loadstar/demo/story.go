@@ -72,12 +72,12 @@ func (s *story) summary(r *Result, x *show) {
 	}
 	s.print("error, %% of load: a building's mean absolute error divided by its mean load, as a mean over buildings")
 	s.print("\n%s", verdict(r.Methods))
-	s.print("Between P10 and P90 lie %.0f %% of the loads; 80 %% is right.", 100*r.Coverage)
+	s.print("%.0f %% of the loads are between P10 and P90; 80 %% would be ideal.", 100*r.Coverage)
 	found := "none"
 	if r.RawReadingsFound > 0 {
 		found = fmt.Sprint(r.RawReadingsFound)
 	}
-	s.print("\nraw readings sent: %s found in all %.0f MB that agents sent;", found, float64(r.Searched)/1e6)
+	s.print("\nraw readings sent: %s found in the %.0f MB that agents sent;", found, float64(r.Searched)/1e6)
 	s.print("updates still reveal something about readings: docs/privacy.md")
 	s.print("sent per building: %.1f MB in %d rounds", r.SentMB, r.Rounds)
 	s.print("%.0f s, %.0f s of CPU time", r.Seconds, r.CPUSeconds)
@@ -86,7 +86,7 @@ func (s *story) summary(r *Result, x *show) {
 		s.print("  %-9s %s", x.sites[i].name, page)
 	}
 	if r.Folder != "" {
-		s.print("\nkept: %s\nto go on with it after the demo, with the first of %d agents:", r.Folder, r.Agents)
+		s.print("\nkept: %s\nto continue with it after the demo, with the first of %d agents:", r.Folder, r.Agents)
 		s.print("  %s", strings.Replace(r.Continue[0], " --web", " \\\n      --web", 1))
 		s.print("  %s", r.Continue[1])
 	}

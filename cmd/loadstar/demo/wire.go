@@ -39,7 +39,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := r.Clone(r.Context()) // a transport must not change the request
 	if w.dead.Load() || w.dies(q) {
 		if r.Body != nil {
-			_ = r.Body.Close() // it was not sent
+			_ = r.Body.Close() // the body was not sent
 		}
 		return nil, errDead
 	}
@@ -93,7 +93,7 @@ type watched struct {
 	io.ReadCloser
 	wire *wire
 	mu   sync.Mutex
-	rest []byte // bytes that were read but not searched yet, because a reading may span two reads
+	rest []byte // bytes that were read but not searched yet, because a pair may span two reads
 }
 
 func (b *watched) Read(p []byte) (int, error) {

@@ -32,7 +32,7 @@ func TestLookout(t *testing.T) {
 	missing := float32(math.NaN())
 	l := newLookout(meters(t, 12.34, 15.61, 15.61, 0, 3.25, missing, 8.125, 9.75))
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the test examines what was sent
+		_, _ = io.Copy(io.Discard, r.Body) // the test checks only what was sent
 	}))
 	defer server.Close()
 	four := func(x ...float32) (b []byte) {

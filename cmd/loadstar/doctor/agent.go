@@ -58,7 +58,7 @@ func (x *examination) agent(ctx context.Context) {
 	l, err := net.Listen("tcp", c.HTTP.Listen)
 	switch {
 	case err == nil:
-		_ = l.Close() // nobody has connected
+		_ = l.Close() // nothing has connected
 		x.OK("port "+c.HTTP.Listen, "free")
 	case running:
 		x.OK("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(service.Holder(c.HTTP.Listen)))
@@ -76,7 +76,7 @@ func (x *examination) joined(ctx context.Context, c *config.Config) {
 	i, err := identity.Open(c.Dir)
 	switch {
 	case errors.Is(err, identity.ErrNotJoined) && c.Server == config.ServerOptional:
-		x.OK("server", "none was joined; the agent forecasts alone")
+		x.OK("server", "the agent has joined no server, so it only forecasts")
 		return
 	case err != nil:
 		x.Fail("server", "join with a token: loadstar agent join --dir "+c.Dir, "%v", err)
@@ -91,7 +91,7 @@ func (x *examination) joined(ctx context.Context, c *config.Config) {
 	case left < agentDaysWarn:
 		x.Warn(check, "start the agent, which renews it; check that it reaches its server", "%s left, until %s", left.Round(time.Hour), until)
 	default:
-		x.OK(check, "%s left, until %s; a running agent renews it", finding.Days(left), until)
+		x.OK(check, "%s left, until %s; a running agent renews the certificate", finding.Days(left), until)
 	}
 	x.server(ctx, i.Server(), i.HTTPClient())
 }
@@ -152,17 +152,17 @@ func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 		}
 	}
 	if late > 0 {
-		x.Warn("readings", "check the meters and the path of their readings: loadstar agent status", "%d of %d clients have no reading from the last %s; the oldest is %s, %s ago",
+		x.Warn("readings", "check the meters and the path of their readings: loadstar agent status", "%d of %d clients have no reading from the last %s; the oldest reading is that of %s, %s ago",
 			late, len(ages), old, which, oldest.Round(time.Minute))
 		return
 	}
-	x.OK("readings", "the newest of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
+	x.OK("readings", "the newest readings of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
 }
 
 // askAges requests the ages of the clients' newest readings from a running agent.
 func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, error) {
 	if c.HTTP.Listen == "" {
-		return nil, errors.New("it has no HTTP interface")
+		return nil, errors.New("the agent has no HTTP interface")
 	}
 	token := ""
 	if c.HTTP.TokenFile != "" {
@@ -203,7 +203,7 @@ func get(ctx context.Context, at, token string) (string, error) {
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	// Use no redirects and no proxy, because they would lead to another program.
+	// Follow no redirects and use no proxy, because they would lead to another program.
 	direct := &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -94,7 +94,7 @@ func (x *examination) machine() {
 		}
 	}
 	if now := time.Now(); now.Year() < 2026 {
-		x.Fail("clock", "set the clock, for example with timedatectl set-ntp true", "the clock says %s", now.Format(time.DateTime))
+		x.Fail("clock", "set the clock, for example with timedatectl set-ntp true", "the clock shows %s", now.Format(time.DateTime))
 	}
 	k, err := kernel.Default()
 	switch {
@@ -113,7 +113,7 @@ func (x *examination) folder() (running bool) {
 	info, err := os.Stat(x.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		x.OK("folder", "%s does not exist yet; loadstar serve makes it", x.Dir)
+		x.OK("folder", "%s does not exist yet; loadstar serve creates it", x.Dir)
 		x.disk(".")
 	case err != nil:
 		x.Fail("folder", "let this user read the folder", "%v", err)
@@ -136,15 +136,15 @@ func (x *examination) folder() (running bool) {
 		holder := service.Holder(address)
 		l, err := net.Listen("tcp", address)
 		if err == nil {
-			_ = l.Close() // nobody has connected
+			_ = l.Close() // nothing has connected
 		}
 		switch {
 		case err == nil && len(listens) > 0:
-			x.Warn("port "+address, "see the server's log, and restart the server", "nobody listens, although the running server recorded it as %s", key)
+			x.Warn("port "+address, "see the server's log, and restart the server", "nothing listens there, although the running server recorded this address as %s", key)
 		case err == nil && running:
 			x.OK("port "+address, "free; the running server does not use it")
 		case len(listens) > 0:
-			x.OK("port "+address, "in use, as the running server noted for %s%s", key, named(holder))
+			x.OK("port "+address, "in use, as the running server recorded for %s%s", key, named(holder))
 		case err == nil:
 			x.OK("port "+address, "free for %s of the server", key)
 		case running:
@@ -163,9 +163,9 @@ func named(holder string) string {
 	return " (" + holder + ")"
 }
 
-// lock reports whether a server is using the folder, and the addresses that the server's
-// processes recorded there. They may differ from the configuration, which applies at the next
-// start.
+// lock reports whether a server is using the folder. It also returns the addresses that the
+// server's processes recorded there, which may differ from the configuration, because a change
+// takes effect only at the next start.
 func (x *examination) lock() (running bool, listens []Port) {
 	// A server with SQLite holds the last of these locks, and every server holds one of the
 	// others.
@@ -184,7 +184,7 @@ func (x *examination) lock() (running bool, listens []Port) {
 			running = true
 			listens = append(listens, noted(f)...)
 		}
-		_ = f.Close() // nothing was written to it
+		_ = f.Close() // nothing was written to the file
 		left = path
 	}
 	switch {
@@ -211,8 +211,8 @@ func noted(f *os.File) (all []Port) {
 	return all
 }
 
-// watch asks the running server whether it is ready, and how many results are waiting. Only
-// the server can report on its embedded queue.
+// watch asks the running server whether it is ready and how many results are waiting, because
+// only the server knows its embedded queue.
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
@@ -272,12 +272,12 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 		if wrong, ok := errors.AsType[*url.Error](err); ok {
 			err = wrong.Err
 		}
-		x.Fail("server", "check that it runs, its address, the network, and a firewall between", "%s: %v", address, err)
+		x.Fail("server", "check the server's address, whether the server runs, the network, and any firewalls", "%s: %v", address, err)
 		return
 	}
 	took := time.Since(asked)
 	_ = answer.Body.Close() // the headers are sufficient
-	x.OK("server", "%s answers after %s", address, took.Round(time.Millisecond))
+	x.OK("server", "%s responded after %s", address, took.Round(time.Millisecond))
 	if state := answer.TLS; state != nil {
 		x.serverCertificate(state)
 	}

@@ -73,13 +73,13 @@ func TestRunning(t *testing.T) {
 	c := Config{Dir: dir, Operator: dir, Ports: []Port{{"listen", "127.0.0.1:1"}, {"watch", "127.0.0.1:1"}}}
 	all := Run(t.Context(), c)
 	want(t, all, "folder", finding.OK, "a server is running")
-	want(t, all, "port "+watch, finding.OK, "as the running server noted for watch")
+	want(t, all, "port "+watch, finding.OK, "as the running server recorded for watch")
 	want(t, all, "ready", finding.OK, "ready")
 	if text := fmt.Sprint(all); strings.Contains(text, "127.0.0.1:1:") {
 		t.Errorf("an address of the configuration was checked: %s", text)
 	}
 	s.Close()
-	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nobody listens")
+	want(t, Run(t.Context(), c), "port "+watch, finding.Warn, "nothing listens there")
 }
 
 // TestClock compares the clock with those of servers whose clocks are wrong.
@@ -91,7 +91,7 @@ func TestClock(t *testing.T) {
 		x := &examination{}
 		x.server(t.Context(), s.URL, s.Client())
 		want(t, x.List, "clock", level, "the server's")
-		want(t, x.List, "server", finding.OK, "answers after")
+		want(t, x.List, "server", finding.OK, "responded after")
 		s.Close()
 		x = &examination{}
 		x.server(t.Context(), s.URL, s.Client())
@@ -113,7 +113,7 @@ func TestAgent(t *testing.T) {
 		"mqtt: {broker: \"mqtt://127.0.0.1:1\"}\n")
 	all := Run(t.Context(), Config{Agent: path})
 	want(t, all, "configuration", finding.OK, "no mistakes")
-	want(t, all, "server", finding.OK, "none was joined")
+	want(t, all, "server", finding.OK, "the agent has joined no server")
 	want(t, all, "readings", finding.Warn, "no readings yet")
 	want(t, all, "broker", finding.Fail, "127.0.0.1:1")
 }

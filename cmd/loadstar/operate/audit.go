@@ -36,7 +36,7 @@ func newAuditList() *cobra.Command {
 			}, err
 		})
 	cmd.Flags().Int32Var(&q.Limit, "limit", 50, "maximum number of events, newest first")
-	cmd.Flags().StringVar(&q.Before, "before", "", "show events before the one with this `id` (--json shows ids)")
+	cmd.Flags().StringVar(&q.Before, "before", "", "show events before the event with this `id` (--json shows ids)")
 	cmd.Flags().StringVar(&q.Actor, "actor", "", "show events of this user or agent `name`")
 	cmd.Flags().StringVar(&q.Action, "action", "", "show events with this action, such as 'revoke agent'")
 	return cmd
@@ -59,14 +59,14 @@ func newAuditExport() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Write the audit log as lines of JSON, oldest first, for another system",
+		Short: "Export the audit log as lines of JSON, oldest first",
 		Long: `Write the audit log as lines of JSON, oldest first. Each line has an id, the
 time, the actor, the action, the subject of the action and a detail.
 
 To continue an export without omitting or repeating an event, pass the id of the
 last line to --after. With -o the command appends the lines to a file, and
-automatically continues after the file's last line. An event is exported ten
-seconds after it happened.`,
+automatically continues after the file's last line. The command exports an event
+no earlier than ten seconds after the event.`,
 		Example: "  loadstar audit export -o /var/log/loadstar/audit.jsonl\n" +
 			"  loadstar audit export --after 0000019a8f4c2b10-00000001-ABCDEFGH",
 		Args: cobra.NoArgs,
@@ -74,7 +74,7 @@ seconds after it happened.`,
 			w := cmd.OutOrStdout()
 			if out != "" {
 				if after != "" {
-					return cli.Usagef("use either -o, which continues behind the file's last line, or --after")
+					return cli.Usagef("use either -o, which continues after the file's last line, or --after")
 				}
 				f, failed := os.OpenFile(out, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 				if failed != nil {
@@ -119,7 +119,7 @@ func exportAudit(ctx context.Context, c *operator, after string, to io.Writer) e
 }
 
 // lastEvent returns the id in the last line of an export. It removes an incomplete last line,
-// which an export leaves if it is killed. It does not change a file that is not an export.
+// which a killed export leaves. It does not change a file that is not an export.
 func lastEvent(f *os.File) (id string, err error) {
 	info, err := f.Stat()
 	if err != nil {

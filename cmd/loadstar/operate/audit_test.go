@@ -28,8 +28,8 @@ func (l *log) ListAudit(_ context.Context, q *v1.ListAuditRequest) (*v1.ListAudi
 	return r, nil
 }
 
-// TestAuditExport exports to a file in three parts. If the export of a part is killed in the
-// middle of a line, no event is lost or repeated.
+// TestAuditExport checks that an export in three parts loses and repeats no event, even if one
+// part is killed in the middle of a line.
 func TestAuditExport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	l := &log{}

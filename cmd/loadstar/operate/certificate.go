@@ -49,9 +49,9 @@ private key is created on this machine and is not sent to the server. The
 command writes the key and the certificate to a new folder. Give this folder to
 the user over a secure channel. The user passes the folder to --operator.
 
-After a rotation of the server's certificate authority, the user's next command
-receives the new roots and a new certificate with the same expiry, and writes
-them to the folder.`
+After the server's certificate authority has been rotated, the user's next
+command fetches the new roots and a new certificate with the same expiry, and
+writes them to the folder.`
 	cmd.Example = "  loadstar user certificate create anna -o anna-operator"
 	cmd.Flags().StringVarP(&dir, "output", "o", "", "new `folder` for key.pem, cert.pem and ca.pem (default NAME-operator)")
 	cmd.Flags().DurationVar(&ttl, "ttl", 90*24*time.Hour, "time until the certificate expires, at most 8784h")
@@ -76,7 +76,7 @@ func (c *operator) issue(cmd *cobra.Command, user, dir string, ttl time.Duration
 		return nil, err
 	}
 	if len(r.Certificates) == 0 || len(r.Roots) == 0 {
-		return nil, fmt.Errorf("the server sent %d certificates and %d roots, want one of each", len(r.Certificates), len(r.Roots))
+		return nil, fmt.Errorf("the server sent %d certificates and %d roots, want at least one of each", len(r.Certificates), len(r.Roots))
 	}
 	leaf, err := x509.ParseCertificate(r.Certificates[0])
 	if err != nil {
@@ -116,7 +116,7 @@ func newCertificateRevoke() *cobra.Command {
 		}, err
 	})
 	cmd.Long = `Revoke a user's certificate. The server refuses the certificate from the next
-call, even on open connections. The server also refuses earlier and later
+call on, even on open connections. The server also refuses earlier and later
 certificates that are linked to it by a renewal after a rotation. The user's
 sessions and login links end, but the user's other certificates stay valid.
 SERIAL can be shortened. If you revoke the server's own certificate, which

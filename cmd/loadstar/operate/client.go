@@ -82,7 +82,7 @@ agent stay bound to it until 'loadstar client free' releases them.`,
 				return plain(err)
 			}
 			if agent {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\nno other agent can have the clients until: loadstar client free --agent %s\n", args[0], args[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\nto let other agents have the clients: loadstar client free --agent %s\n", args[0], args[0])
 			} else {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked client %s; the server refuses its next results\n", args[0])
 			}
@@ -107,13 +107,13 @@ func newClientFree() *cobra.Command {
 			}
 			r, err := c.FreeClients(cmd.Context(), q)
 			return r, func(w io.Writer) {
-				fmt.Fprintf(w, "freed %s of agent %s; the first agent that announces one gets it\n", cli.Count(int(r.Clients), "client"), q.Agent)
+				fmt.Fprintf(w, "freed %s of agent %s; the first agent that announces a freed client gets it\n", cli.Count(int(r.Clients), "client"), q.Agent)
 			}, err
 		})
 	cmd.Long = `Let other agents take over all clients of a revoked agent, or only CLIENT. The
 first agent that announces such a client then gets it, within the limits of the
-agent's token. A client that was itself revoked stays revoked. An agent
-announces refused clients again within ten minutes, or when it starts.`
+agent's token. A client that was itself revoked stays revoked. An agent repeats
+the announcement of refused clients within ten minutes, or when it starts.`
 	cmd.Example = "  loadstar client free --agent 3bqk7wq2nd5p\n  loadstar client free --agent 3bqk7wq2nd5p meter-0042"
 	cmd.Flags().StringVar(&q.Agent, "agent", "", "`id` of the revoked agent")
 	return cmd

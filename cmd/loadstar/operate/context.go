@@ -118,7 +118,7 @@ func newContextList() *cobra.Command {
 
 func newContextRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "remove NAME", Short: "Remove a context; its credentials stay where they are", Args: cobra.ExactArgs(1), ValidArgsFunction: contextNames,
+		Use: "remove NAME", Short: "Remove a context, but not its credentials", Args: cobra.ExactArgs(1), ValidArgsFunction: contextNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := loadContexts()
 			if err != nil {

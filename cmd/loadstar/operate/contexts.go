@@ -59,8 +59,8 @@ func contextsPath() (string, error) {
 }
 
 // loadContexts reads the user's file. If there is no file, there are no contexts. The same
-// applies if the user has no home, like the user of a service, or if the environment contains
-// another user's home, as after runuser.
+// applies if the user has no home, which is usual for services, or if the environment contains
+// another user's home, which happens after runuser.
 func loadContexts() (*contextFile, error) {
 	path, err := contextsPath()
 	f := &contextFile{path: path, Contexts: map[string]storedContext{}}

@@ -49,9 +49,9 @@ func newFleetList() *cobra.Command {
 server has not seen it for three times the interval between its calls or for two
 minutes, whichever is longer. An agent reports its clock and version when it
 announces its clients. TOKEN is the token with which the agent last joined. An
-agent is copied if two machines were seen with its certificates. FINDINGS is the
-number of the agent's clients that reported problems with their readings. The
-agent's own page names these clients.`
+agent's state is "copied" if two machines were seen with its certificates.
+FINDINGS is the number of the agent's clients that reported problems with their
+readings. The agent's own page names these clients.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
@@ -66,7 +66,7 @@ func newFleetShow() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		// Several agents may have the same name, but ids are unique.
+		// Look for an id first, because several agents may have the same name.
 		i := slices.IndexFunc(r.Agents, func(a *v1.Agent) bool { return a.Id == args[0] })
 		switch {
 		case i < 0 && len(r.Agents) == 0:
@@ -170,7 +170,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 		}
 		switch t.State {
 		case "counted":
-			if t.Examples == 0 { // the turn belongs to a private plan
+			if t.Examples == 0 { // a counted turn without examples belongs to a private plan
 				fmt.Fprintf(w, "%s\t%s\t%d\thidden\thidden\thidden\t%s\t\n", of, t.State, t.Version, at)
 				continue
 			}
@@ -214,7 +214,7 @@ func newRunTurns() *cobra.Command {
 			return r, func(out io.Writer) {
 				fmt.Fprintf(out, "round %d of run %s\n", q.Round+1, id)
 				if len(r.Turns) == 0 {
-					fmt.Fprintln(out, "no turns: the round has not begun, or it closed without any")
+					fmt.Fprintln(out, "no turns: the round has not begun, or has closed without turns")
 					return
 				}
 				printTurns(out, r.Turns, true)
@@ -225,7 +225,7 @@ func newRunTurns() *cobra.Command {
 		})
 	cmd.Long = `List the turns of a round: the clients that the round asked to train, and
 whether each turn is still open, counted, declined or lost. NORM is the size of
-a client's update after clipping. Clipped updates are marked. Rounds are
+a client's update after clipping. The table marks clipped updates. Rounds are
 numbered from 1, but in JSON from 0 as in the API.`
 	cmd.Example = "  loadstar run turns @last\n  loadstar run turns k3v --round 12 --csv"
 	cmd.Flags().Int64Var(&number, "round", 0, "`number` of the round, from 1 (default the newest)")

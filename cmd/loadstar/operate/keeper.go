@@ -88,7 +88,7 @@ it.`,
 	f.Int64Var(&c.Least, "least", c.Least, "minimum number of agents in a sum")
 	f.Float64Var(&c.Quorum, "quorum", c.Quorum, "minimum share of the members of each cell that a sum must include")
 	f.Var(&durationFlag{&c}, "age", "time from a member's enrolment to its first sum")
-	f.StringVar(&c.Members, "members", c.Members, "who can be a member: invited (agents with a code) or server (all agents that the server names)")
+	f.StringVar(&c.Members, "members", c.Members, "who can be a member: invited (agents with an invitation) or server (all agents that the server names)")
 	f.StringVar(&c.Plans, "plans", c.Plans, "plans that the keeper accepts: any or approved")
 	return cmd
 }
@@ -136,7 +136,7 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 		log.Warn("no server may call; add one to servers in " + core.ConfigName)
 	}
 	if c.Members == "server" {
-		log.Warn("members: server: the server says who is a member, so the keeper does not protect against a server that lies")
+		log.Warn("members: server: the server names the members, so the keeper does not protect against a server that lies")
 	}
 	o := c.Options()
 	o.Log = log
@@ -157,7 +157,7 @@ func run(ctx context.Context, dir string, out io.Writer, log *slog.Logger) error
 	return errors.Join(group.Wait(), k.Close())
 }
 
-// rotate replaces old keys even if there are no calls.
+// rotate replaces old keys even when no server calls the keeper.
 func rotate(ctx context.Context, k *core.Keeper, log *slog.Logger) error {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
@@ -183,8 +183,9 @@ func newInvite(dir *string) *cobra.Command {
 		Use:   "invite",
 		Short: "Create an invitation for agents",
 		Long: `Create an invitation. The host of an agent puts the invitation into the agent's
-settings, and the server never sees it. Give it to the host yourself. If the
-server's operator could pass on invitations, the operator could invent members.`,
+settings, and the server never sees it. Give it to the host yourself. The
+server's operator must not see it, because the operator could use it to invent
+members.`,
 		Example: "  loadstar keeper invite --note \"Maple Street 4\"",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -232,7 +233,7 @@ func newMember(dir *string) *cobra.Command {
 	cmd.AddCommand(
 		list,
 		one("revoke", "End a membership", "End a membership. Later sums exclude the agent."),
-		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. The agent then needs a new\ninvitation, and its age as a member starts at zero again."))
+		one("reset", "Remove the key of a member, so that it can enrol again", "Remove the key of a member that has lost it. To enrol again, the agent needs a\nnew invitation. Its age as a member then starts at zero."))
 	return cmd
 }
 
@@ -316,7 +317,7 @@ func newShow(dir *string) *cobra.Command {
 			show(cmd.OutOrStdout(), r, s.Fleet, s.Number, time.Unix(s.NotAfter, 0))
 			rules := s.Rules
 			fmt.Fprintf(cmd.OutOrStdout(), "rules      least %d agents, quorum %g of each cell, cells of %d, age %s, %s\n",
-				rules.Least, float64(rules.Quorum)/1000, rules.Cell, time.Duration(rules.Age)*time.Second, map[bool]string{true: "by invitation", false: "whoever the server says"}[rules.Invited])
+				rules.Least, float64(rules.Quorum)/1000, rules.Cell, time.Duration(rules.Age)*time.Second, map[bool]string{true: "by invitation", false: "members named by the server"}[rules.Invited])
 			return nil
 		},
 	}

@@ -1,5 +1,5 @@
-// Package operate contains the commands that call a server as a user, and those of a keeper,
-// which is the party that holds the keys of masks.
+// Package operate contains the commands that call a server as a user, and the commands of a
+// keeper, which holds the keys of masks.
 package operate
 
 import (
@@ -162,11 +162,11 @@ func plain(err error) error {
 	case errors.As(err, &names):
 		return fmt.Errorf("the server's certificate is not valid for %s; use a name for which it is valid, or start the server with --host %s", names.Host, names.Host)
 	case errors.As(err, &op) && op.Op == "remote error":
-		return cli.Refused(fmt.Errorf("the server does not accept the operator's certificate (%w): use --operator with a folder of this server; a certificate may have expired", op.Err))
+		return cli.Refused(fmt.Errorf("the server does not accept the operator's certificate (%w): use --operator with a folder of this server; the certificate may have expired", op.Err))
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that it runs, and --server, $LOADSTAR_SERVER or the context", c.Message()))
+		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that the server runs, and check --server, $LOADSTAR_SERVER or the context", c.Message()))
 	case c.Code() == connect.CodeDeadlineExceeded:
 		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s); try again", c.Message()))
 	}
@@ -177,7 +177,7 @@ func plain(err error) error {
 	return text
 }
 
-// blobMost is the maximum size in bytes of a blob that is fetched from a server.
+// blobMost is the maximum size, in bytes, of a blob that a command fetches from a server.
 const blobMost = 1 << 30
 
 func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {

@@ -102,8 +102,7 @@ These commands work on files. A running server detects a change within seconds.`
 	return cmd
 }
 
-// issuerLine is an issuer with the numbers of its certificates, which are nil if they are not
-// known.
+// issuerLine is an issuer with the numbers of its certificates, which are nil if unknown.
 type issuerLine struct {
 	pki.IssuerInfo
 	Agents, Expired, Users *int64
@@ -114,10 +113,10 @@ func newPKIShow(dir *string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show the issuers and roots of a server", Args: cobra.NoArgs,
-		Long: `Show the issuers and roots in DIR/pki. If the server runs, AGENTS is the number
-of agents that are not revoked and whose last certificate came from the issuer,
-EXPIRED the number of these certificates that have expired, and USERS the number
-of users' certificates. You can retire a previous issuer when it has no agents
+		Long: `Show the issuers and roots in DIR/pki. If the server runs, AGENTS counts the
+agents that are not revoked and whose last certificate came from the issuer,
+EXPIRED counts those of their certificates that have expired, and USERS counts
+the users' certificates. You can retire a previous issuer when it has no agents
 and no users. By default the command uses the credentials in DIR/operator.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := pki.Issuers(filepath.Join(*dir, "pki"))
@@ -229,21 +228,21 @@ func newPKIRotate(dir *string) *cobra.Command {
 		Long: `Replace the issuer of certificates. Without --root, the command needs the root's
 key.
 
-With their next call, agents renew their certificates and receive a new root. An
-agent that has just followed another rotation first waits for a third of its
-certificate's lifetime, but for no more than an hour. Running agents therefore
-follow within 1.5 times agents.max_poll. After two rotations in a row, they need
-up to an hour more. A user's next command renews the user's certificate.
-'loadstar pki show' counts the agents and users that have followed.
+With their next call, agents renew their certificates and receive a new root.
+Running agents therefore follow the rotation within 1.5 times agents.max_poll.
+An agent that has just followed another rotation first waits for a third of its
+certificate's lifetime, but no longer than an hour. A user's next command renews
+the user's certificate. 'loadstar pki show' counts the agents and users that
+have followed.
 
 Until 'loadstar pki retire', the server trusts certificates of both issuers, and
-the server's own certificate comes from the previous issuer, so agents that were
-out of contact still trust the server. If there are several gateways, use --in
-to delay signing with the new issuer, and copy DIR/pki (without the root's key)
-to all gateways before this delay ends.
+the server's own certificate comes from the previous issuer, so agents that have
+not called since the rotation still trust the server. If there are several
+gateways, use --in to delay signing with the new issuer, and copy DIR/pki
+(without the root's key) to all gateways before this delay ends.
 
 In a certificate authority that an older version created, the root signs all
-certificates. The command gives it a new root and an issuer.`,
+certificates. The command gives such an authority a new root and an issuer.`,
 		Example: "  loadstar pki rotate --root-key /media/safe/root-key.pem\n  loadstar pki rotate --root --in 1h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := keys.Keys(cmd.Context())
@@ -264,7 +263,7 @@ certificates. The command gives it a new root and an issuer.`,
 				fmt.Fprintf(cmd.OutOrStdout(), "%s replaces %s; move %s to a safe place offline\n", to.Root, from.Root, filepath.Join(at, "root-key.pem"))
 			}
 			if r.In > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "it signs certificates from %s on; copy issuer.pem and previous.pem in %s to all gateways before\n", to.From.Local().Format(time.DateTime), at)
+				fmt.Fprintf(cmd.OutOrStdout(), "the new issuer signs certificates from %s on; copy issuer.pem and previous.pem in %s to all gateways before then\n", to.From.Local().Format(time.DateTime), at)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "when all agents have renewed their certificates, run: loadstar pki retire")
 			return nil
@@ -283,17 +282,17 @@ func newPKIRetire(dir *string) *cobra.Command {
 	var compromised, force bool
 	cmd := &cobra.Command{
 		Use: "retire", Short: "End a rotation: stop trusting the previous issuer", Args: cobra.NoArgs,
-		Long: `Stop trusting the previous issuer, and also its root if the rotation replaced
-the root. From then on, the server refuses certificates that the issuer signed.
-The command asks the server for the number of agents and users that still have
-such certificates, and fails unless it is 0. By default it uses the credentials
-in DIR/operator.
+		Long: `Stop trusting the previous issuer and, if the rotation replaced the root, the
+previous root. From then on, the server refuses certificates that the issuer
+signed. The command asks the server for the number of agents and users that
+still have such certificates, and fails if there are any. By default it uses the
+credentials in DIR/operator.
 
 With --force, the command retires the issuer anyway, even while the server is
-not running. An agent that was out of contact during the whole rotation must
-then join again with a new token. The agent's old key proves its identity, so
-the agent keeps its clients. With --compromised, the server refuses such proofs.
-Users who were out of contact need new certificates.`,
+not running. An agent that did not call during the whole rotation must then join
+again with a new token. The agent's old key proves its identity, so the agent
+keeps its clients. With --compromised, the server refuses such proofs. Users who
+did not call during the rotation need new certificates.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := filepath.Join(*dir, "pki")
 			all, err := pki.Issuers(at)
@@ -329,7 +328,7 @@ func retirable(former, next pki.IssuerInfo, counts map[string]*v1.Issuer) error 
 		return fmt.Errorf("the server does not use %s yet, or is another server; try again in a few seconds, or check --server and --dir", next.Name)
 	}
 	agents, expired := has.Agents, has.Expired
-	if former.Name == former.Root && counts[""] != nil { // older versions did not put the issuer into serial numbers
+	if former.Name == former.Root && counts[""] != nil { // older versions did not include the issuer in serial numbers
 		agents, expired = agents+counts[""].Agents, expired+counts[""].Expired
 	}
 	if agents+has.Certificates == 0 {
@@ -365,7 +364,7 @@ the passphrase, give the old one with --pki-passphrase-file.`,
 			for _, f := range files {
 				fmt.Fprintf(cmd.OutOrStdout(), "encrypted %s\n", f)
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "give the server the passphrase as keys.passphrase_file from now on; older backups hold the keys as they were")
+			fmt.Fprintln(cmd.OutOrStdout(), "from now on, give the server the passphrase with keys.passphrase_file; older backups contain the keys as they were before")
 			return nil
 		},
 	}

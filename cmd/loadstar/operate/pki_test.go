@@ -198,8 +198,8 @@ func TestRenewalFails(t *testing.T) {
 	}
 }
 
-// The previous issuer cannot be retired while its certificates are in use, unless this is
-// forced.
+// The previous issuer cannot be retired while its certificates are in use, unless --force is
+// given.
 func TestRetire(t *testing.T) {
 	o := newOffice(t)
 	o.agents = 3

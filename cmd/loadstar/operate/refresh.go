@@ -19,11 +19,10 @@ import (
 // refreshFor limits how long a command waits for a new certificate.
 const refreshFor = 20 * time.Second
 
-// refresher is the transport of an operator's calls. When the server reports that another
-// issuer signs certificates, or that its roots have changed, refresher requests a new
-// certificate and the roots and stores them in the operator's folder. The key does not change,
-// so commands that read the folder at the same time find matching files. The server is verified
-// with the old roots.
+// refresher is the transport of an operator's calls. When the server reports a new issuer or
+// new roots, refresher requests a new certificate and the roots, and stores both in the
+// operator's folder. The key does not change, so commands that read the folder at the same time
+// find matching files. The server is verified with the old roots.
 type refresher struct {
 	http.RoundTripper
 	folder, server string
@@ -91,7 +90,7 @@ func trust(c *mtls.Credentials, ders [][]byte) error {
 		return fmt.Errorf("the server's answer is invalid: %w", err)
 	}
 	if err := c.Check(); err != nil {
-		return fmt.Errorf("the server sent a certificate that does not fit: %w", err)
+		return fmt.Errorf("the server sent a certificate that does not match the key or the roots: %w", err)
 	}
 	return nil
 }

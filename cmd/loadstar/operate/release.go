@@ -37,7 +37,7 @@ released versions, so you can repeat an earlier release with --version.`
 	cmd.Example = "  loadstar release create k3v9x2ab --name day\n  loadstar release create k3v9x2ab --name day --version 1840"
 	f := cmd.Flags()
 	f.Int64Var(&q.Version, "version", 0, "version of the weights (default the newest)")
-	f.StringVar(&q.Role, "role", "", "check that the plan trains a model of this kind: personal or generic")
+	f.StringVar(&q.Role, "role", "", "fail unless the plan trains a model of this kind: personal or generic")
 	f.StringVar(&q.Name, "name", "", "name of the release, which replaces older releases of the same name (default the plan's name)")
 	return cmd
 }
@@ -117,7 +117,7 @@ func newReleaseWithdraw() *cobra.Command {
 			}
 			r, err := c.WithdrawRelease(cmd.Context(), &v1.WithdrawReleaseRequest{Release: args[0]})
 			return r, func(w io.Writer) {
-				fmt.Fprintf(w, "%s is withdrawn; agents leave it with their next call\n", args[0])
+				fmt.Fprintf(w, "%s is withdrawn; agents stop using it with their next call\n", args[0])
 			}, err
 		})
 	cmd.Long = `Make agents stop using a release. With its next call, each agent returns to the

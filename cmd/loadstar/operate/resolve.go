@@ -16,8 +16,8 @@ const lastRun = "@last"
 // recent is the number of newest runs among which a name is looked up.
 const recent = 200
 
-// run returns the id of the run that a user names by its id, by a unique prefix of its id,
-// by the name of its plan (for the newest run), or as @last.
+// run returns the id of the run with the given name, which can be the run's id, a unique prefix
+// of the id, the name of its plan (for the newest run), or @last.
 func (o *operator) run(ctx context.Context, name string) (string, error) {
 	all, err := o.recentRuns(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func (o *operator) recentRuns(ctx context.Context) ([]*v1.Run, error) {
 	return o.list, nil
 }
 
-// isRunID reports whether a name has the format of the server's run ids. Such a name is
-// accepted even if the run is not among the newest ones.
+// isRunID reports whether a name has the format of the server's run ids. A name in this format
+// is accepted even if the run is not among the newest ones.
 func isRunID(name string) bool {
 	const length = 8
 	return len(name) == length && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
@@ -79,7 +79,7 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	case len(begins) == 1:
 		return begins[0], nil
 	case len(begins) > 1:
-		return "", fmt.Errorf("several runs begin with %s: %s; write more of the id", name, strings.Join(begins[:min(len(begins), 5)], ", "))
+		return "", fmt.Errorf("the ids of several runs begin with %s: %s; write more of the id", name, strings.Join(begins[:min(len(begins), 5)], ", "))
 	case isRunID(name) && len(all) >= recent:
 		return name, nil // the name may be that of an older run
 	}

@@ -36,24 +36,24 @@ func newRunStart() *cobra.Command {
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
 		Long: `Start training a plan with the fleet. The run includes the clients whose agents
-were seen recently (agents.seen), except clients that lack inputs which most of
-these clients have. The plan file is the same as for the simulator, but its
+were seen recently (agents.seen), except clients without the inputs that most of
+the others have. The plan file is the same as for the simulator, but its
 simulate settings have no effect. In every evaluate.every-th round the clients
-also score the weights on their own validation data. Clients that
-evaluate.holdout holds out do not train. After the run, these clients fine-tune
-the weights and score them. Plans that compute on the server need a coordinator
-with rounds.data.
+also score the weights on their own validation data. With evaluate.holdout, some
+clients do not train. After the run, these clients fine-tune the weights and
+score them. Plans that compute on the server need a coordinator with
+rounds.data.
 
 If the fleet cannot train the plan, the command fails and prints the reason.
---dry-run prints the server's explanation of the plan and the clients for which
-the run would wait, and starts nothing.`,
+--dry-run starts nothing, and prints the server's explanation of the plan and
+the number of clients for which the run would wait.`,
 		Example: "  loadstar run start plans/plfl-head.yaml\n  loadstar run start plans/fedadam.yaml --rounds 100 --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE:    o.run,
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "number of rounds (default the plan's)")
-	cmd.Flags().Int64Var(&o.wait, "wait-for", 0, "start when this number of clients is connected")
+	cmd.Flags().Int64Var(&o.wait, "wait-for", 0, "wait until this number of clients is connected")
 	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	complete(cmd)
@@ -99,7 +99,8 @@ func (o *runStartOptions) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// explainRun prints a server's explanation of a plan and the clients for which its run would wait.
+// explainRun prints a server's explanation of a plan and the number of clients for which its
+// run would wait.
 func explainRun(cmd *cobra.Command, c *operator, plan string, wait int64) error {
 	r, err := c.ExplainPlan(cmd.Context(), &v1.ExplainPlanRequest{Plan: plan})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// compareRounds is the maximum number of newest rounds that are compared.
+// compareRounds is the maximum number of rounds that are compared.
 const compareRounds = 1000
 
 func newRunCompare() *cobra.Command {

@@ -34,7 +34,7 @@ func newRunShow() *cobra.Command {
 				if w := r.Waiting; w != nil {
 					fmt.Fprintln(out, w.Text)
 					if w.Silent > 0 {
-						fmt.Fprintln(out, "time left: unknown while it waits")
+						fmt.Fprintln(out, "time left: unknown while the run waits")
 					}
 				}
 				for _, text := range x.Warnings {

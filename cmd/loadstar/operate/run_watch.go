@@ -29,7 +29,7 @@ The name of the run is its id, the beginning of its id, the name of its plan, or
 
 The relative MAE is the validation error of the weights before the round,
 divided by the error of a simple forecast (evaluate.reference in the plan). The
-command shows the mean over the clients that trained, and the change since the
+command shows its mean over the clients that trained, and the change since the
 last measurement.`,
 		Example: "  loadstar run watch @last",
 		Args:    cobra.ExactArgs(1),
@@ -100,7 +100,7 @@ func stream(ctx context.Context, c *operator, run string, last *v1.Run, v view) 
 	if err != nil {
 		return last, err
 	}
-	defer func() { _ = s.Close() }() // Err contains the reason for the stream's end
+	defer func() { _ = s.Close() }() // Err returns the reason why the stream ended
 	for s.Receive() {
 		m := s.Msg()
 		switch {
@@ -137,7 +137,7 @@ func (v *lineView) begin(run *v1.Run) {
 }
 
 func (v *lineView) waiting(_ *v1.Run, w *v1.Waiting) {
-	fmt.Fprintf(v.w, "%s; time left unknown while it waits\n", w.Text)
+	fmt.Fprintf(v.w, "%s; time left unknown while the run waits\n", w.Text)
 }
 
 func (v *lineView) end(run *v1.Run) {

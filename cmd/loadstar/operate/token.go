@@ -19,8 +19,8 @@ func newToken() *cobra.Command {
 }
 
 // tokenClients is the default limit on an agent's clients. Most agents host the meters of a
-// building or a feeder. With a leaked token, a stranger must not be able to outnumber a
-// fleet's clients.
+// building or a feeder. A stranger with a leaked token must not be able to outnumber a fleet's
+// clients.
 const tokenClients = 100
 
 func newTokenCreate() *cobra.Command {
@@ -55,7 +55,7 @@ of a set.`,
 			if err != nil {
 				return plain(err)
 			}
-			// There may be a separate address for operators, at which agents are refused.
+			// Operators may have a separate address, at which the server refuses agents.
 			address := cmp.Or(t.Server, c.server)
 			if asJSON {
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "id": t.Id, "expires": time.UnixMilli(t.Expires).UTC(), "server": address})
@@ -135,13 +135,13 @@ func newTokenRevoke() *cobra.Command {
 		return r, func(w io.Writer) {
 			fmt.Fprintf(w, "revoked token %s; %s joined with it\n", r.Token.Id, cli.Count(int(r.Token.Joined), "agent"))
 			if r.Token.Joined > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "they stay; list them with loadstar fleet list --token %s, and revoke those that you do not know\n", r.Token.Id)
+				fmt.Fprintf(cmd.ErrOrStderr(), "these agents are not revoked; list them with loadstar fleet list --token %s, and revoke any that you do not know\n", r.Token.Id)
 			}
 		}, err
 	})
-	cmd.Long = `Revoke a join token, which 'loadstar token list' names by its id. After that, no
-agent can join with the token. Agents that have already joined are not affected.
-TOKEN can be shortened.`
+	cmd.Long = `Revoke a join token. After that, no agent can join with the token. Agents that
+have already joined are not affected. TOKEN is an id from 'loadstar token list',
+and can be shortened.`
 	cmd.Example = "  loadstar token revoke 3f9c2a71"
 	return cmd
 }

@@ -89,7 +89,7 @@ func newUserRemove() *cobra.Command {
 			fmt.Fprintf(w, "removed user %s, and ended all sessions and certificates of that user\n", args[0])
 		}, err
 	})
-	cmd.Long = "Remove a user. The user's sessions end, and the server refuses the user's\ncertificates and login links from then on. The audit log keeps the entries about\nthe user's actions."
+	cmd.Long = "Remove a user. The user's sessions end, and the server refuses the user's\ncertificates and login links from then on. The entries about the user's\nactions stay in the audit log."
 	return cmd
 }
 
@@ -118,7 +118,7 @@ func newUserLogin() *cobra.Command {
 		name := ""
 		if len(args) > 0 {
 			name = args[0]
-			ttl = cmp.Or(ttl, 24*time.Hour) // the server's default is for a link that is opened immediately
+			ttl = cmp.Or(ttl, 24*time.Hour) // the server's default suits a link that is opened immediately
 		}
 		r, url, err := c.loginLink(cmd.Context(), name, ttl)
 		if err != nil {

@@ -151,12 +151,12 @@ type OperatorServiceClient interface {
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken refuses all further joins with a token. Agents that have joined with it stay.
+	// RevokeToken refuses all further joins with a token. Agents that have joined with the token are not affected.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
 	// GetClient returns a client with its newest turns.
 	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
-	// ListTurns lists who was asked and who was counted.
+	// ListTurns lists the clients that a round asked to train, and the outcomes.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
 	// ListFindings counts the clients that reported problems with their readings.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
@@ -164,9 +164,9 @@ type OperatorServiceClient interface {
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// FreeClients lets other agents announce the clients of a revoked agent.
 	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
-	// ListPlans lists the plans that come with the server's program and that its fleet can train.
+	// ListPlans lists the built-in plans that the server's fleet can train.
 	ListPlans(context.Context, *ListPlansRequest) (*ListPlansResponse, error)
-	// ExplainPlan says what a plan would train, send and cost with the fleet. It starts nothing.
+	// ExplainPlan explains what a plan would train, send and cost with the fleet. It starts nothing.
 	ExplainPlan(context.Context, *ExplainPlanRequest) (*ExplainPlanResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
@@ -187,7 +187,7 @@ type OperatorServiceClient interface {
 	// ListReports summarises the clients' reports by day and release.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
-	// PutUser adds a user or changes the role of one.
+	// PutUser adds a user or changes a user's role.
 	PutUser(context.Context, *PutUserRequest) (*PutUserResponse, error)
 	// RemoveUser ends all sessions of a user and revokes the user's certificates.
 	RemoveUser(context.Context, *RemoveUserRequest) (*RemoveUserResponse, error)
@@ -195,13 +195,13 @@ type OperatorServiceClient interface {
 	CreateLogin(context.Context, *CreateLoginRequest) (*CreateLoginResponse, error)
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
 	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
-	// IssueCertificate signs an operator's certificate for a user.
+	// IssueCertificate signs a certificate for a user.
 	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
-	// RenewCertificate replaces the caller's own certificate by one of the newest issuer, which expires at the same time.
+	// RenewCertificate replaces the caller's certificate with one from the newest issuer that expires at the same time.
 	RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error)
-	// ListIssuers counts the agents and certificates of each issuer of certificates. It reads all agents.
+	// ListIssuers counts the agents and certificates of each issuer. It reads the records of all agents.
 	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 }
 
@@ -820,12 +820,12 @@ type OperatorServiceHandler interface {
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken refuses all further joins with a token. Agents that have joined with it stay.
+	// RevokeToken refuses all further joins with a token. Agents that have joined with the token are not affected.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
 	// GetClient returns a client with its newest turns.
 	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
-	// ListTurns lists who was asked and who was counted.
+	// ListTurns lists the clients that a round asked to train, and the outcomes.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
 	// ListFindings counts the clients that reported problems with their readings.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
@@ -833,9 +833,9 @@ type OperatorServiceHandler interface {
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// FreeClients lets other agents announce the clients of a revoked agent.
 	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
-	// ListPlans lists the plans that come with the server's program and that its fleet can train.
+	// ListPlans lists the built-in plans that the server's fleet can train.
 	ListPlans(context.Context, *ListPlansRequest) (*ListPlansResponse, error)
-	// ExplainPlan says what a plan would train, send and cost with the fleet. It starts nothing.
+	// ExplainPlan explains what a plan would train, send and cost with the fleet. It starts nothing.
 	ExplainPlan(context.Context, *ExplainPlanRequest) (*ExplainPlanResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
@@ -856,7 +856,7 @@ type OperatorServiceHandler interface {
 	// ListReports summarises the clients' reports by day and release.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
-	// PutUser adds a user or changes the role of one.
+	// PutUser adds a user or changes a user's role.
 	PutUser(context.Context, *PutUserRequest) (*PutUserResponse, error)
 	// RemoveUser ends all sessions of a user and revokes the user's certificates.
 	RemoveUser(context.Context, *RemoveUserRequest) (*RemoveUserResponse, error)
@@ -864,13 +864,13 @@ type OperatorServiceHandler interface {
 	CreateLogin(context.Context, *CreateLoginRequest) (*CreateLoginResponse, error)
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
 	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
-	// IssueCertificate signs an operator's certificate for a user.
+	// IssueCertificate signs a certificate for a user.
 	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
-	// RenewCertificate replaces the caller's own certificate by one of the newest issuer, which expires at the same time.
+	// RenewCertificate replaces the caller's certificate with one from the newest issuer that expires at the same time.
 	RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error)
-	// ListIssuers counts the agents and certificates of each issuer of certificates. It reads all agents.
+	// ListIssuers counts the agents and certificates of each issuer. It reads the records of all agents.
 	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 }
 

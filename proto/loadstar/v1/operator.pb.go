@@ -166,17 +166,17 @@ func (*GetFleetRequest) Descriptor() ([]byte, []int) {
 type GetFleetResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // of the server
-	Agents    int64                  `protobuf:"varint,2,opt,name=agents,proto3" json:"agents,omitempty"`  // that are not revoked
+	Agents    int64                  `protobuf:"varint,2,opt,name=agents,proto3" json:"agents,omitempty"`  // number of agents that are not revoked
 	Clients   int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
 	Quiet     int64                  `protobuf:"varint,4,opt,name=quiet,proto3" json:"quiet,omitempty"`         // agents that missed their last check-ins
-	Revoked   int64                  `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`     // agents
+	Revoked   int64                  `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`     // revoked agents
 	Expiring  int64                  `protobuf:"varint,6,opt,name=expiring,proto3" json:"expiring,omitempty"`   // agents whose certificate ends within two days
 	Generated bool                   `protobuf:"varint,7,opt,name=generated,proto3" json:"generated,omitempty"` // at least one agent has synthetic readings
-	Hub       string                 `protobuf:"bytes,8,opt,name=hub,proto3" json:"hub,omitempty"`              // address of the hub if this server is a region's
-	// Of the newest day with reports; absent if no client reported.
+	Hub       string                 `protobuf:"bytes,8,opt,name=hub,proto3" json:"hub,omitempty"`              // address of the hub, if this is a region's server
+	// The newest day with reports; absent if no client has reported.
 	Serving       *ReportDay `protobuf:"bytes,9,opt,name=serving,proto3" json:"serving,omitempty"`
 	Run           *Run       `protobuf:"bytes,10,opt,name=run,proto3" json:"run,omitempty"`        // the newest run that is waiting or running; absent if there is none
-	Silent        int64      `protobuf:"varint,11,opt,name=silent,proto3" json:"silent,omitempty"` // agents that have open tasks and missed three of their own contacts
+	Silent        int64      `protobuf:"varint,11,opt,name=silent,proto3" json:"silent,omitempty"` // agents that are silent while training
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,17 +298,18 @@ type Agent struct {
 	Revoked bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Quiet   bool                   `protobuf:"varint,7,opt,name=quiet,proto3" json:"quiet,omitempty"`
 	Clients int64                  `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
-	Version string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"` // of its program; empty if it did not say
-	// How far its clock is ahead of the server's, when it last announced its clients; absent if it did not say.
+	Version string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"` // version of its program; empty if unknown
+	// Time by which the agent's clock was ahead of the server's when the agent last announced its clients; absent if
+	// unknown.
 	SkewMs        *int64   `protobuf:"varint,10,opt,name=skew_ms,json=skewMs,proto3,oneof" json:"skew_ms,omitempty"`
 	Generated     bool     `protobuf:"varint,11,opt,name=generated,proto3" json:"generated,omitempty"`                          // its readings are synthetic
-	Token         string   `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`                                   // id of the token with which it joined; empty if it is not known
-	Protocol      int64    `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`                            // version of the protocol that it speaks; 0 if it is not known
-	Copied        int64    `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`                                // when two machines were seen with its identity; 0 if never
+	Token         string   `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`                                   // id of the token with which it joined; empty if unknown
+	Protocol      int64    `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`                            // version of the protocol that it uses; 0 if unknown
+	Copied        int64    `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`                                // time at which two machines were seen with its identity; 0 if never
 	Findings      int64    `protobuf:"varint,15,opt,name=findings,proto3" json:"findings,omitempty"`                            // clients whose newest report has findings
-	Silent        bool     `protobuf:"varint,16,opt,name=silent,proto3" json:"silent,omitempty"`                                // it has open tasks and missed three of its own contacts
-	Refused       int64    `protobuf:"varint,17,opt,name=refused,proto3" json:"refused,omitempty"`                              // clients that it announced and may not have: they are revoked, or another agent has them
-	RefusedNames  []string `protobuf:"bytes,18,rep,name=refused_names,json=refusedNames,proto3" json:"refused_names,omitempty"` // the first of these
+	Silent        bool     `protobuf:"varint,16,opt,name=silent,proto3" json:"silent,omitempty"`                                // it is silent while training
+	Refused       int64    `protobuf:"varint,17,opt,name=refused,proto3" json:"refused,omitempty"`                              // clients that it announced and that were refused, because they are revoked or another agent has them
+	RefusedNames  []string `protobuf:"bytes,18,rep,name=refused_names,json=refusedNames,proto3" json:"refused_names,omitempty"` // names of the first of these clients
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -473,8 +474,8 @@ type ListAgentsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last id of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`          // only agents whose name or id begins with this
-	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`        // only agents that joined with the token with this id; not with name
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`          // only agents whose name or id begins with this text
+	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`        // only agents that joined with the token with this id; must not be combined with name
 	Findings      bool                   `protobuf:"varint,5,opt,name=findings,proto3" json:"findings,omitempty"` // only agents with a client whose newest report has findings
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -699,15 +700,15 @@ type Turn struct {
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
 	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
-	Agent         string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`        // id; empty if it is not known any more
+	Agent         string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`        // id; empty if no longer known
 	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`        // asked, counted, declined or lost
-	Version       int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // of the weights from which it trains
-	Examples      int64                  `protobuf:"varint,7,opt,name=examples,proto3" json:"examples,omitempty"` // this and the following: set if it is counted
+	Version       int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // version of the weights from which the client trains
+	Examples      int64                  `protobuf:"varint,7,opt,name=examples,proto3" json:"examples,omitempty"` // this and the following fields are set if the update is counted
 	Steps         int64                  `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
-	Counted       int64                  `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"` // when; 0 if it is not known
-	Norm          float64                `protobuf:"fixed64,11,opt,name=norm,proto3" json:"norm,omitempty"`      // of its update, after clipping
-	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`    // why it was declined
-	Clipped       bool                   `protobuf:"varint,13,opt,name=clipped,proto3" json:"clipped,omitempty"` // its update reached the limit of its version
+	Counted       int64                  `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"` // time of counting; 0 if unknown
+	Norm          float64                `protobuf:"fixed64,11,opt,name=norm,proto3" json:"norm,omitempty"`      // of the update, after clipping
+	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`    // reason why the turn was declined
+	Clipped       bool                   `protobuf:"varint,13,opt,name=clipped,proto3" json:"clipped,omitempty"` // the update reached the limit of its version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,7 +987,7 @@ func (x *ListFindingsRequest) GetDays() int32 {
 type Finding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"` // days since 1970-01-01, UTC; 0: now
+	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"` // days since 1970-01-01, UTC; 0 means now
 	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
 	Title         string                 `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`   // what it means
 	Advice        string                 `protobuf:"bytes,5,opt,name=advice,proto3" json:"advice,omitempty"` // what to do
@@ -1061,7 +1062,7 @@ func (x *Finding) GetAdvice() string {
 
 type ListFindingsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`  // those of now, then newest day first, then by number of clients
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`  // current findings first, then newest day first; within a day, by number of clients
 	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"`           // the newest day with reports
 	Reported      int64                  `protobuf:"varint,3,opt,name=reported,proto3" json:"reported,omitempty"` // clients that reported on that day
 	unknownFields protoimpl.UnknownFields
@@ -1271,7 +1272,7 @@ type PutUserRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
-	Only          string                 `protobuf:"bytes,3,opt,name=only,proto3" json:"only,omitempty"` // add: refuse if the user exists; change: refuse if not; empty: either
+	Only          string                 `protobuf:"bytes,3,opt,name=only,proto3" json:"only,omitempty"` // add: the user must not exist; change: the user must exist; empty: either
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1677,7 +1678,7 @@ func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
 
 type ListSessionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sessions      []*Session             `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"` // newest first; all of them for an admin, and otherwise the caller's
+	Sessions      []*Session             `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"` // newest first; all sessions for an admin, otherwise the caller's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1957,7 +1958,7 @@ func (x *RenewCertificateRequest) GetCsr() []byte {
 
 type RenewCertificateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // as in IssueCertificateResponse; none if the caller's comes from the newest issuer
+	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // as in IssueCertificateResponse; none if the caller's certificate comes from the newest issuer
 	Roots         [][]byte               `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the user must trust
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2045,7 +2046,7 @@ func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
 
 type ListIssuersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Issuers       []*Issuer              `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"` // those that the server trusts, oldest first; then one without an id for all others
+	Issuers       []*Issuer              `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"` // issuers that the server trusts, oldest first, then one entry without an id for all other issuers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2091,9 +2092,9 @@ type Issuer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // hexadecimal
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Agents        int64                  `protobuf:"varint,3,opt,name=agents,proto3" json:"agents,omitempty"`             // that are not revoked and used a certificate of the issuer last
+	Agents        int64                  `protobuf:"varint,3,opt,name=agents,proto3" json:"agents,omitempty"`             // agents that are not revoked and last used a certificate of the issuer
 	Expired       int64                  `protobuf:"varint,4,opt,name=expired,proto3" json:"expired,omitempty"`           // of these, agents whose certificates have expired
-	Certificates  int64                  `protobuf:"varint,5,opt,name=certificates,proto3" json:"certificates,omitempty"` // of users, except of the user local; neither revoked nor renewed
+	Certificates  int64                  `protobuf:"varint,5,opt,name=certificates,proto3" json:"certificates,omitempty"` // users' certificates, except those of the user local, that are neither revoked nor renewed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2412,8 +2413,8 @@ type CreateTokenRequest struct {
 	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
 	Uses          int64                  `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`
 	TtlSeconds    int64                  `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
-	Clients       int64                  `protobuf:"varint,4,opt,name=clients,proto3" json:"clients,omitempty"` // most clients of each agent that joins with it; 0 means the server's limit
-	Pattern       string                 `protobuf:"bytes,5,opt,name=pattern,proto3" json:"pattern,omitempty"`  // their names must match it, as in path.Match; empty means any name
+	Clients       int64                  `protobuf:"varint,4,opt,name=clients,proto3" json:"clients,omitempty"` // maximum number of clients of each agent that joins with the token; 0 means the server's limit
+	Pattern       string                 `protobuf:"bytes,5,opt,name=pattern,proto3" json:"pattern,omitempty"`  // pattern for the names of these clients, as in path.Match; empty means any name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2488,7 +2489,7 @@ type CreateTokenResponse struct {
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
 	Expires       int64                  `protobuf:"varint,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
-	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"` // address for agents; empty for a command if operators use the same
+	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"` // address for agents; empty if operators use the same address
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2863,7 +2864,7 @@ func (x *RevokeTokenResponse) GetToken() *Token {
 type FreeClientsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`   // a revoked agent
-	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"` // only this client; empty means all of the agent's clients
+	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"` // empty means all of the agent's clients
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2966,10 +2967,10 @@ type Client struct {
 	Revoked       bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Inputs        []string               `protobuf:"bytes,8,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	StepSeconds   int64                  `protobuf:"varint,9,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
-	Protocol      int64                  `protobuf:"varint,10,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of the protocol that its agent speaks; 0 if it is not known
-	Release       string                 `protobuf:"bytes,11,opt,name=release,proto3" json:"release,omitempty"`    // in use, by name, according to the newest report; empty if there is none
+	Protocol      int64                  `protobuf:"varint,10,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of the protocol that its agent uses; 0 if unknown
+	Release       string                 `protobuf:"bytes,11,opt,name=release,proto3" json:"release,omitempty"`    // name of the release in use, according to the newest report; empty if there is none
 	Reported      int64                  `protobuf:"varint,12,opt,name=reported,proto3" json:"reported,omitempty"` // day of the newest report; 0 if there is none
-	Also          []string               `protobuf:"bytes,13,rep,name=also,proto3" json:"also,omitempty"`          // names of other agents that announced it and were refused
+	Also          []string               `protobuf:"bytes,13,rep,name=also,proto3" json:"also,omitempty"`          // names of other agents that announced the client and were refused
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3092,7 +3093,7 @@ type ListClientsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last name of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // only clients whose name begins with this
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // only clients whose name begins with this text
 	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"` // only clients of this agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3350,7 +3351,7 @@ func (*ListPlansRequest) Descriptor() ([]byte, []int) {
 
 type ListPlansResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Plans         []*PlanFile            `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"` // those that beginners need first, then by name
+	Plans         []*PlanFile            `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"` // plans for beginners first, then the others by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3395,7 +3396,7 @@ func (x *ListPlansResponse) GetPlans() []*PlanFile {
 type PlanFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	About         string                 `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"` // the comment at its beginning
+	About         string                 `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"` // comment at the beginning of the plan
 	Plan          string                 `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`   // YAML
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3506,12 +3507,12 @@ func (x *ExplainPlanRequest) GetRounds() int64 {
 
 type ExplainPlanResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"` // as 'loadstar plan explain' prints it, for the clients that are connected
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"` // output of 'loadstar plan explain' for the connected clients
 	Plan          string                 `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"` // YAML, with the rounds of the request
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Rounds        int64                  `protobuf:"varint,4,opt,name=rounds,proto3" json:"rounds,omitempty"`
-	Wanted        int64                  `protobuf:"varint,5,opt,name=wanted,proto3" json:"wanted,omitempty"`    // smallest number of clients with which a run of it starts
-	Clients       int64                  `protobuf:"varint,6,opt,name=clients,proto3" json:"clients,omitempty"`  // of the fleet now
+	Wanted        int64                  `protobuf:"varint,5,opt,name=wanted,proto3" json:"wanted,omitempty"`    // minimum number of clients with which a run of the plan starts
+	Clients       int64                  `protobuf:"varint,6,opt,name=clients,proto3" json:"clients,omitempty"`  // current number of clients in the fleet
 	Warnings      []string               `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"` // as in StartRunResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3599,7 +3600,7 @@ func (x *ExplainPlanResponse) GetWarnings() []string {
 type StartRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plan          string                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`        // YAML
-	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"` // start when this many clients are announced; 0 means now
+	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"` // start when this number of clients is announced; 0 means now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3651,7 +3652,7 @@ func (x *StartRunRequest) GetClients() int64 {
 type StartRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Warnings      []string               `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"` // why agents with the default policy decline the plan
+	Warnings      []string               `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"` // reasons why agents with the default policy decline the plan
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3706,7 +3707,7 @@ type Run struct {
 	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Algorithm       string                 `protobuf:"bytes,3,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
 	State           string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // waiting, running, finished, stopped or failed
-	Reason          string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a failure, or why the run does not advance
+	Reason          string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // reason why the run failed or does not advance
 	Created         int64                  `protobuf:"varint,6,opt,name=created,proto3" json:"created,omitempty"`
 	Started         int64                  `protobuf:"varint,7,opt,name=started,proto3" json:"started,omitempty"`
 	Finished        int64                  `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"`
@@ -3717,12 +3718,12 @@ type Run struct {
 	Weights         string                 `protobuf:"bytes,13,opt,name=weights,proto3" json:"weights,omitempty"`                                         // blob with the newest version
 	Generated       bool                   `protobuf:"varint,14,opt,name=generated,proto3" json:"generated,omitempty"`                                    // at least one of its clients has synthetic readings
 	Partition       string                 `protobuf:"bytes,15,opt,name=partition,proto3" json:"partition,omitempty"`                                     // name of the personal layers' partition
-	SharedWeights   int64                  `protobuf:"varint,16,opt,name=shared_weights,json=sharedWeights,proto3" json:"shared_weights,omitempty"`       // number of weights that travel
-	PersonalWeights int64                  `protobuf:"varint,17,opt,name=personal_weights,json=personalWeights,proto3" json:"personal_weights,omitempty"` // number of weights that stay at the client
-	LeftOut         string                 `protobuf:"bytes,18,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`                          // which clients and inputs its fleet does not have, with the first names, and why
-	Wanted          int64                  `protobuf:"varint,19,opt,name=wanted,proto3" json:"wanted,omitempty"`                                          // number of clients that it waits for
-	Warnings        []string               `protobuf:"bytes,20,rep,name=warnings,proto3" json:"warnings,omitempty"`                                       // why agents may decline its plan; empty if it has ended
-	Waits           string                 `protobuf:"bytes,21,opt,name=waits,proto3" json:"waits,omitempty"`                                             // what a running run waits for, other than agents, such as a keeper that does not answer
+	SharedWeights   int64                  `protobuf:"varint,16,opt,name=shared_weights,json=sharedWeights,proto3" json:"shared_weights,omitempty"`       // number of shared weights
+	PersonalWeights int64                  `protobuf:"varint,17,opt,name=personal_weights,json=personalWeights,proto3" json:"personal_weights,omitempty"` // number of weights that never leave the client
+	LeftOut         string                 `protobuf:"bytes,18,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`                          // clients and inputs that the run excludes, with the first names and the reasons
+	Wanted          int64                  `protobuf:"varint,19,opt,name=wanted,proto3" json:"wanted,omitempty"`                                          // number of clients that the run needs to start
+	Warnings        []string               `protobuf:"bytes,20,rep,name=warnings,proto3" json:"warnings,omitempty"`                                       // reasons why agents may decline the plan; empty if the run has ended
+	Waits           string                 `protobuf:"bytes,21,opt,name=waits,proto3" json:"waits,omitempty"`                                             // what the run waits for other than agents, such as a keeper that does not respond
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3907,7 +3908,7 @@ func (x *Run) GetWaits() string {
 type Round struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Round   int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
-	Version int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // before its merge
+	Version int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // version of the weights before the merge
 	State   string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`      // open, merging, merged or abandoned
 	Opened  int64                  `protobuf:"varint,4,opt,name=opened,proto3" json:"opened,omitempty"`
 	Closed  int64                  `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`
@@ -3915,10 +3916,10 @@ type Round struct {
 	Counted int64                  `protobuf:"varint,7,opt,name=counted,proto3" json:"counted,omitempty"`
 	Late    int64                  `protobuf:"varint,8,opt,name=late,proto3" json:"late,omitempty"`
 	Lost    int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
-	Loss    float64                `protobuf:"fixed64,10,opt,name=loss,proto3" json:"loss,omitempty"`  // training loss, mean over its clients
-	Bytes   int64                  `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"` // of results
-	// Validation error of the weights before the round: the mean over the evaluated clients of the MAE relative to the
-	// reference forecast.
+	Loss    float64                `protobuf:"fixed64,10,opt,name=loss,proto3" json:"loss,omitempty"`  // mean training loss of its clients
+	Bytes   int64                  `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"` // size of all results
+	// Number of evaluated clients, and the mean of their relative MAEs, measured on validation data with the weights
+	// before the round.
 	Evaluated     int64   `protobuf:"varint,12,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
 	RelativeMae   float64 `protobuf:"fixed64,13,opt,name=relative_mae,json=relativeMae,proto3" json:"relative_mae,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4192,7 +4193,7 @@ type GetRunResponse struct {
 	Plan          string                 `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
 	Rounds        []*Round               `protobuf:"bytes,3,rep,name=rounds,proto3" json:"rounds,omitempty"`                           // newest first
 	NewClients    *NewClients            `protobuf:"bytes,4,opt,name=new_clients,json=newClients,proto3" json:"new_clients,omitempty"` // absent if the run holds out no clients
-	Waiting       *Waiting               `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                         // what its open round waits for; absent if it waits for nobody
+	Waiting       *Waiting               `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                         // what its open round waits for; absent if it waits for no client
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4262,20 +4263,20 @@ func (x *GetRunResponse) GetWaiting() *Waiting {
 	return nil
 }
 
-// Waiting says what an open round waits for.
+// Waiting describes what an open round waits for.
 type Waiting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Round         int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
-	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"`                // that have not answered
-	Silent        int64                  `protobuf:"varint,3,opt,name=silent,proto3" json:"silent,omitempty"`                  // of these, clients of agents that missed three of their own contacts
+	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"`                // clients that have not answered
+	Silent        int64                  `protobuf:"varint,3,opt,name=silent,proto3" json:"silent,omitempty"`                  // those of these clients whose agents are silent while training
 	Agents        []*WaitingAgent        `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`                   // at most five, silent ones first
-	GivesUp       int64                  `protobuf:"varint,5,opt,name=gives_up,json=givesUp,proto3" json:"gives_up,omitempty"` // when the round no longer waits for them
-	Merges        int64                  `protobuf:"varint,6,opt,name=merges,proto3" json:"merges,omitempty"`                  // clients that it merges then, if the others answer
+	GivesUp       int64                  `protobuf:"varint,5,opt,name=gives_up,json=givesUp,proto3" json:"gives_up,omitempty"` // time at which the round stops waiting for them
+	Merges        int64                  `protobuf:"varint,6,opt,name=merges,proto3" json:"merges,omitempty"`                  // clients that it then merges if the clients that are not silent answer
 	Asked         int64                  `protobuf:"varint,7,opt,name=asked,proto3" json:"asked,omitempty"`
 	Needs         int64                  `protobuf:"varint,8,opt,name=needs,proto3" json:"needs,omitempty"`                     // clients that the plan's quorum requires
-	Replaces      bool                   `protobuf:"varint,9,opt,name=replaces,proto3" json:"replaces,omitempty"`               // other clients are asked instead of those that are lost
+	Replaces      bool                   `protobuf:"varint,9,opt,name=replaces,proto3" json:"replaces,omitempty"`               // the round asks other clients instead of lost ones
 	UsualMs       int64                  `protobuf:"varint,10,opt,name=usual_ms,json=usualMs,proto3" json:"usual_ms,omitempty"` // median time of earlier rounds; 0 if there are none
-	Text          string                 `protobuf:"bytes,11,opt,name=text,proto3" json:"text,omitempty"`                       // all of it as a sentence
+	Text          string                 `protobuf:"bytes,11,opt,name=text,proto3" json:"text,omitempty"`                       // all of this as a sentence
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4463,12 +4464,12 @@ func (x *WaitingAgent) GetSilent() bool {
 	return false
 }
 
-// NewClients is the test error of a finished run's weights at clients that did not train, after they have adapted the
-// weights to their readings.
+// NewClients contains the test error of a finished run's weights for clients that did not train, after these clients
+// have adapted the weights to their readings.
 type NewClients struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	HeldOut       int64                  `protobuf:"varint,1,opt,name=held_out,json=heldOut,proto3" json:"held_out,omitempty"`
-	Answered      int64                  `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // also those that could not be scored
+	Answered      int64                  `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // including clients that could not be scored
 	Scored        int64                  `protobuf:"varint,3,opt,name=scored,proto3" json:"scored,omitempty"`
 	RelativeMae   float64                `protobuf:"fixed64,4,opt,name=relative_mae,json=relativeMae,proto3" json:"relative_mae,omitempty"` // mean over the scored clients
 	unknownFields protoimpl.UnknownFields
@@ -4581,7 +4582,7 @@ type WatchRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	Round         *Round                 `protobuf:"bytes,2,opt,name=round,proto3" json:"round,omitempty"`     // absent in the first message
-	Waiting       *Waiting               `protobuf:"bytes,3,opt,name=waiting,proto3" json:"waiting,omitempty"` // if the open round waits for silent agents
+	Waiting       *Waiting               `protobuf:"bytes,3,opt,name=waiting,proto3" json:"waiting,omitempty"` // set if the open round waits for silent agents
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4767,9 +4768,9 @@ type Version struct {
 	Version       int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Weights       string                 `protobuf:"bytes,2,opt,name=weights,proto3" json:"weights,omitempty"` // blob
 	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
-	From          int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"` // the version that was rolled back to; absent if a merge made it
+	From          int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"` // version whose weights a rollback restored; absent if a merge made this version
 	RolledBack    bool                   `protobuf:"varint,5,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"` // for the updates that are trained from it
+	Limits        *Limits                `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"` // limits of updates that are trained from this version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4893,7 +4894,7 @@ func (x *ListVersionsResponse) GetVersions() []*Version {
 type RollBackRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // one of ListVersions
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // a version from ListVersions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5074,9 +5075,9 @@ type ListAuditRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Limit  int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Before string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"` // id of the last event of the previous page
-	Actor  string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`   // only events of this actor
-	Action string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"` // only this action
-	// Lists the events after this one, oldest first; "0" means from the first event. Not with before.
+	Actor  string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`   // only events caused by this actor
+	Action string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"` // only events with this action
+	// Only events after the event with this id, oldest first; "0" means all. Must not be combined with before.
 	After         string `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5307,11 +5308,11 @@ func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
 type ReleaseRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Release       *Release               `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
-	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"` // id of the newest earlier release of the same name that was not withdrawn
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"` // id of the newest earlier release of this name that was not withdrawn
 	Actor         string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	Created       int64                  `protobuf:"varint,4,opt,name=created,proto3" json:"created,omitempty"`
 	Withdrawn     int64                  `protobuf:"varint,5,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"` // 0 if it is not withdrawn
-	Offered       bool                   `protobuf:"varint,6,opt,name=offered,proto3" json:"offered,omitempty"`     // whether agents are told to use it
+	Offered       bool                   `protobuf:"varint,6,opt,name=offered,proto3" json:"offered,omitempty"`     // agents may use it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5612,7 +5613,7 @@ func (x *ListReportsRequest) GetDays() int32 {
 type ReportDay struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Day     int64                  `protobuf:"varint,1,opt,name=day,proto3" json:"day,omitempty"`         // days since 1970-01-01, UTC
-	Clients int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"` // clients that reported with the release
+	Clients int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"` // clients that reported while using the release
 	Total   int64                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`     // clients that reported
 	// Medians over clients, from histograms; absent if no client reported a value.
 	RelativeMae   *float64 `protobuf:"fixed64,4,opt,name=relative_mae,json=relativeMae,proto3,oneof" json:"relative_mae,omitempty"`
