@@ -1,6 +1,6 @@
 // Package forecast provides the networks of the papers and our own network, all with PyTorch's
-// layer names, the division of their layers into shared and personal layers, and their weight
-// files. It also provides baselines, backtests and scoring.
+// layer names. It divides their layers into shared and personal layers, and reads and writes
+// their weight files. It also provides baselines, backtests and scoring.
 package forecast
 
 import (
@@ -45,7 +45,7 @@ type Defaults struct {
 	Train, Validation float64
 }
 
-// PerExample returns the number of targets of one example if the given number of steps is
+// PerExample returns the number of targets of one example, given the number of steps that are
 // forecast.
 func (d Defaults) PerExample(targets int) int {
 	if d.Rows {

@@ -154,8 +154,8 @@ func (r *Ridge) addWeather(now bool) {
 }
 
 // sameTime returns a feature: the load at the target's clock time n days earlier, or the
-// smallest multiple of n days earlier for which it is known. It looks up the positions only
-// once, because each step is the target of many examples.
+// smallest multiple of n days earlier for which the load is known. It looks up the positions
+// only once, because each step is the target of many examples.
 func (r *Ridge) sameTime(n int) feature {
 	c := r.c
 	at := make([]int, len(c.Meter.Load))

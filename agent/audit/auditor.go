@@ -45,7 +45,7 @@ type Status struct {
 }
 
 // Auditor passes requests for audits to the running agent, and holds the newest result. The
-// zero value is ready. It is safe for concurrent use.
+// zero value is ready to use. It is safe for concurrent use.
 type Auditor struct {
 	mu     sync.Mutex
 	asked  chan string // nil while no agent serves

@@ -142,8 +142,8 @@ func askAudit(ctx context.Context, c *config.Config, client string) (*audit.Repo
 // attackNames describes what the attacks guess.
 var attackNames = map[string]string{audit.Profile: "mean load by hour of the day", audit.Readings: "single readings"}
 
-// writeAudit writes a report as a table, and the curves of the attack on the largest number of
-// updates for each kind of number.
+// writeAudit writes a report as a table. For each kind of number, it also draws the curves of
+// the attack on the most updates.
 func writeAudit(w io.Writer, r *audit.Report) error {
 	state := "counted by the server"
 	if r.Pending {
@@ -191,7 +191,7 @@ func curve(values []float64) string {
 		if high > low {
 			at = int((v - low) / (high - low) * float64(len(levels)-1))
 		}
-		b.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // whoever is at the agent's address may send anything
+		b.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // any program at the agent's address may send anything
 	}
 	return b.String()
 }

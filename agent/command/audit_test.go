@@ -48,8 +48,8 @@ func TestWriteAudit(t *testing.T) {
 	}
 }
 
-// TestAskAudit asks a running agent for an audit. Whatever program is at its address cannot
-// control the terminal.
+// TestAskAudit asks a running agent for an audit. No program at the agent's address can control
+// the terminal.
 func TestAskAudit(t *testing.T) {
 	asked := 0
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

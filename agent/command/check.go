@@ -209,7 +209,7 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 }
 
 // Discover listens to a broker for some time. It prints the topics that look like meters, with
-// lines for agent.yaml. If c has no address, Discover uses that of the configuration.
+// lines for agent.yaml. If c has no address, Discover uses the configured one.
 func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duration) error {
 	if c.Broker == "" {
 		file, err := config.Read(o.Config, os.Environ())

@@ -35,8 +35,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// TestAlone runs an agent without a model and without a server: readings arrive over HTTP,
-// forecasts come out, and the commands work while it runs and afterwards.
+// TestAlone runs an agent without a model and without a server: it forecasts from readings that
+// arrive over HTTP, and the commands work while it runs and afterwards.
 func TestAlone(t *testing.T) {
 	address := testkit.AddressFor(t)
 	path := filepath.Join(t.TempDir(), "agent.yaml")
@@ -78,7 +78,7 @@ func TestAlone(t *testing.T) {
 			return 0, err.Error()
 		}
 		defer r.Body.Close()
-		text, _ := io.ReadAll(r.Body) // a cut answer fails the test below
+		text, _ := io.ReadAll(r.Body) // the test below fails if the response is cut off
 		return r.StatusCode, string(text)
 	}
 	testkit.Eventually(t, "the HTTP interface", func() bool { code, _ := post("/v1/readings", rows); return code == http.StatusOK })

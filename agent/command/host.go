@@ -12,7 +12,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// hosting are the flags of the command run.
+// hosting holds the flags of the command run.
 type hosting struct {
 	program    *Program
 	c          agent.Config
@@ -45,7 +45,6 @@ logs every round.`,
 	}
 }
 
-// add adds the flags.
 func (h *hosting) add(f *flag.FlagSet) {
 	f.StringVar(&h.c.Dir, "dir", folder, "the agent's folder")
 	f.StringVar(&h.live.Config, "config", "", "the agent's configuration `file`; the agent then ingests readings and forecasts")

@@ -145,7 +145,7 @@ var direct = &http.Client{
 }
 
 // plain replaces terminal control characters. They could be in names of releases from a server,
-// in names of models from a folder, and in the answer of another program at the agent's
+// in names of models from a folder, and in the response of another program at the agent's
 // address.
 type plain struct{ to io.Writer }
 
@@ -165,7 +165,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// control adds what the commands status, accept and model need to an HTTP interface.
+// control adds to an HTTP interface the handlers that the commands status, accept and model
+// need.
 func control(mux *http.ServeMux, s *live.Service, intake *readings.Intake, refused func() *string) {
 	mux.HandleFunc("POST /v1/clients/{client}/scale", func(w http.ResponseWriter, r *http.Request) {
 		var b bytes.Buffer
@@ -271,7 +272,7 @@ func writeFindings(w io.Writer, s *live.Service, clients []live.ClientStatus) er
 	return nil
 }
 
-// Accept makes the scale of a client's bad readings its new scale.
+// Accept makes the scale of a client's bad readings the client's new scale.
 func Accept(ctx context.Context, o Options, client string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
@@ -295,7 +296,7 @@ func acceptScale(w io.Writer, intake *readings.Intake, client string) error {
 	return err
 }
 
-// writeWeather writes how much accuracy models that were trained with weather lose because they
+// writeWeather writes how much less accurate models trained with weather are because they
 // receive none.
 func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 	said := map[issue.Reason][]string{}
@@ -305,7 +306,7 @@ func writeWeather(w io.Writer, clients []live.ClientStatus) error {
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(said)) {
-		a, _ := reason.WeatherCost() // the keys have one
+		a, _ := reason.WeatherCost() // every key has a cost
 		names := said[reason]
 		who := strings.Join(names, ", ")
 		if len(names) > 3 {
@@ -346,7 +347,7 @@ func describeReadings(c live.ClientStatus, at live.Site, now time.Time) string {
 	return state + " to " + clockTime(c.Newest, at, now)
 }
 
-// describeReceiving describes a meter that sends and has no reading yet.
+// describeReceiving describes a meter that sends messages but has no reading yet.
 func describeReceiving(r readings.Receiving, at live.Site, now time.Time) string {
 	many := "messages"
 	if r.Messages == 1 {

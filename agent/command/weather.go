@@ -13,7 +13,8 @@ import (
 	"loadstar/series/openmeteo"
 )
 
-// missedDays is the number of past days that the agent requests after a start. Later it requests one.
+// missedDays is the number of past days that the agent requests after a start. Later requests
+// ask for one day.
 const missedDays = 7
 
 // weatherService returns the service of a configuration, and the coordinates that it sends to the service.

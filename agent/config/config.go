@@ -211,8 +211,8 @@ func (c *Config) Step() time.Duration { return time.Duration(c.Site.Interval) }
 // File returns the path of a file in the agent's folder.
 func (c *Config) File(name string) string { return filepath.Join(c.Dir, name) }
 
-// Read reads a file and the environment. Variables such as LOADSTAR_AGENT_SITE_ZONE set
-// keys with a single value, here site.zone. Environ has the form of [os.Environ].
+// Read reads a file and the environment. Variables such as LOADSTAR_AGENT_SITE_ZONE set keys
+// with a single value, here site.zone. Environ has the format of [os.Environ].
 func Read(path string, environ []string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

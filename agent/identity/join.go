@@ -63,8 +63,8 @@ func (j Joining) Once(ctx context.Context, dir, name string) error {
 // Join registers the agent of a folder with a server, using a token that an operator of the
 // server created. The name describes the machine to operators. Join sends the token's
 // secret only to the server whose certificate the token names. It fails if the folder already
-// has an identity that has not expired. If the folder has an older identity, Join proves that
-// it has its key, so that the agent keeps its name and its clients.
+// has an identity that has not expired. If the folder has an older identity, Join proves
+// possession of its key, so that the agent keeps its name and its clients.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
 	tok, err := mtls.ParseJoinToken(token)
 	if err != nil {

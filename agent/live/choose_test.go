@@ -213,8 +213,8 @@ func TestTrial(t *testing.T) {
 		if !s.Tick() {
 			t.Fatal(s.Ready())
 		}
-		// A kill between two commits would separate an issue from the decisions that follow
-		// from it.
+		// If there were two commits, a kill between them would separate an issue from the
+		// decisions that follow from it.
 		if n := commits(t, s) - before; n != 1 {
 			t.Fatalf("%s: %d transactions, want 1", now, n)
 		}

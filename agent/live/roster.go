@@ -48,7 +48,7 @@ type member struct {
 	profile generic
 }
 
-// set sets the clients and groups. Those that stay keep their state in memory.
+// set sets the clients and groups. Clients and groups that stay keep their state in memory.
 func (ro *roster) set(clients []string, groups map[string][]string) error {
 	members := map[string]*member{}
 	for _, name := range clients {

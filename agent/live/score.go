@@ -160,9 +160,9 @@ type records struct {
 	db *boltfile.File
 }
 
-// scoreAll computes the scores of the days that have changed since the last time, and
-// decides the consequences. It returns the clients that returned to their previous model.
-// The caller stores the result with putScores.
+// scoreAll computes the scores of the days that have changed since the last time, and applies
+// the consequences. It returns the clients that returned to their previous model. The caller
+// stores the result with putScores.
 func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
 	today := snap.cutoff / day
 	for _, name := range is.names {

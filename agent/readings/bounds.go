@@ -32,9 +32,8 @@ type bound struct {
 	until time.Time
 }
 
-// boundNote is the stored record of a client's bound.
 type boundNote struct {
-	// Marked is the lowest bound by which readings were marked bad, or 0.
+	// Marked is the lowest bound beyond which readings were marked bad, or 0.
 	Marked float64 `json:"marked,omitempty"`
 	// Accepted is a bound that the owner accepted, at the Unix time At.
 	Accepted float64 `json:"accepted,omitempty"`
@@ -96,7 +95,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 	}
 	kw = series.Bound(values, perDay)
 	recent := max(len(values)-series.BoundSpan*perDay, 0)
-	// A scale that fills half of 28 days is the client's new scale.
+	// A scale that fills half of 28 days becomes the client's new scale.
 	if now := series.Bound(values[recent:], perDay); !math.IsInf(now, 1) {
 		kw = max(kw, now)
 	}

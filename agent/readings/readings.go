@@ -11,7 +11,6 @@ import (
 	"loadstar/series/store"
 )
 
-// Kind is the quantity that a sample's value measures.
 type Kind uint8
 
 // The kinds.

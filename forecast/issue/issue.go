@@ -1,7 +1,7 @@
 // Package issue makes the forecasts that users see. For every step of the next hours or days,
 // they contain quantiles of the load, the source of the forecast, and the reason why it does
 // not come from a better source. The package has no clock and does no I/O, so the same readings
-// give the same forecasts, whether they come from a file or are read at a client.
+// give the same forecasts, whether the readings come from a file or from a client's meter.
 //
 // A forecast is issued at a cutoff and uses no load after it. The sources form a ladder. The
 // first source that can forecast a step is used. A client's [State] learns from the errors
@@ -33,7 +33,7 @@ type Reason string
 const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet
-	Refused            Reason = "refused"             // the client tried the newest model, which would be worse
+	Refused            Reason = "refused"             // the client tried the newest model, which would be worse than the model in use
 	Gap                Reason = "gap"                 // too many readings are missing
 	Flat               Reason = "flat"                // the readings have not changed for a day
 	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
@@ -85,8 +85,8 @@ type Forecast struct {
 	// Levels are the quantiles of each row's values.
 	Levels []float64
 	Rows   []Row
-	// Days are the energies of the local day of the cutoff and of the following days, if the
-	// rows reach their ends.
+	// Days are the energies of the local day of the cutoff and of the following days, for days
+	// whose end the rows reach.
 	Days []DayEnergy
 	// Peak is the peak of the first 24 hours.
 	Peak Peak

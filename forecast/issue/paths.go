@@ -16,8 +16,7 @@ const LeastShapes = 10
 // one step and the fifth highest at the next, one of the scenarios is also the third highest
 // and then the fifth highest. load returns the measured load of the step that starts at a time,
 // or NaN. AddPaths uses the newest earlier forecasts, and repeats them if there are fewer than
-// n. If there are fewer than [LeastShapes], or fewer than n if n is smaller, it returns false
-// and adds nothing.
+// n. If there are fewer than both [LeastShapes] and n, it returns false and adds nothing.
 //
 // M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). Instead of
 // observations, we rank errors in units of the spread of their forecasts, because forecasts
