@@ -34,8 +34,8 @@ type Paired struct {
 	Uncorrected metric.Number `json:"ratio_uncorrected,omitempty"`
 }
 
-// pairErrors compares two methods on the clients and days that both have. Days on which
-// they scored different numbers of targets do not count.
+// pairErrors compares two methods on the clients and days that both have. It ignores days on
+// which they scored different numbers of targets.
 func pairErrors(a, b []clientErrors) (Paired, error) {
 	var won, better, worse int
 	var ratios []float64

@@ -32,7 +32,7 @@ func TestTails(t *testing.T) {
 			t.Run(fmt.Sprintf("%s,horizon=%d,targets=%d", name, task.horizon, task.targets), func(t *testing.T) {
 				skipInShort(t, name, task.horizon, task.targets)
 				t.Parallel()
-				x := x // other tasks read it at the same time
+				x := x // subtests of other tasks read x at the same time
 				x.seed += uint64(k)
 				d := x.dataset(t)
 				random := rand.New(rand.NewPCG(x.seed, 3))
@@ -62,7 +62,7 @@ func TestTails(t *testing.T) {
 							m := all.Meter(i)
 							full, part := whole.Frozen(m, frozen[i]), f.Frozen(tail.Meter(i), frozen[i])
 							since := len(tail.Meter(i).Load) - 1
-							if weeks == 0 { // once as for a single forecast, otherwise as for those of several days
+							if weeks == 0 { // once as for a single forecast, otherwise as for forecasts over several days
 								part = f.Newest(tail.Meter(i), frozen[i], since-random.IntN(2)*random.IntN(200))
 							}
 							at := series.Example{Last: int((cutoff-m.Start)/d.Seconds()) - 1, Target: random.IntN(task.targets)}

@@ -78,7 +78,7 @@ func (c *Checker) Meter(i int) MeterReport {
 	impossible := series.Impossible(m.Load, c.d.StepsPerDay())
 	used := m
 	if len(impossible) > 0 {
-		used = m.Without(impossible) // training also omits them
+		used = m.Without(impossible) // training omits them, too
 	}
 	r.Windows = c.framer.Windows(used, nil).Len(series.Train)
 	r.WindowsLost = max(c.framer.Train(m)-c.plan.Lookback-c.plan.Horizon+1, 0) - r.Windows

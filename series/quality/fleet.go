@@ -41,7 +41,7 @@ const (
 type clockVotes struct {
 	zone    *time.Location
 	changes []clockChange
-	asked   []int    // meters whose profiles before and after are similar enough to tell
+	asked   []int    // meters whose profiles before and after are similar enough to compare
 	moved   [2][]int // meters whose load comes earlier when clocks go forward, and later
 }
 
@@ -96,8 +96,8 @@ func (v clockVerdict) total() (sum float64) {
 	return sum
 }
 
-// findVotes adds a finding if most meters shift at daylight-saving changes. In that case
-// the dataset's clock is not the legal time of its meters, or the labels mix two clocks.
+// findVotes adds a finding if most meters shift at daylight-saving changes. In that case, the
+// dataset's clock is not the legal time of its meters, or the labels mix two clocks.
 func (c *Checker) findVotes(f *FleetReport) {
 	var v clockVerdict
 	for _, votes := range c.votes {

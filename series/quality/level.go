@@ -126,8 +126,8 @@ func spread(levels []dayLevel, level float64) float64 {
 	return v[len(v)/2]
 }
 
-// steepest returns the candidate jumps: the days at which the level of the following four weeks
-// differs most from the level of the preceding four weeks.
+// steepest returns the candidate jumps: the days on which the level of the following four weeks
+// differs most from that of the preceding four weeks.
 func steepest(levels []dayLevel) []jump {
 	var found []jump
 	for at := jumpDays; at+jumpDays <= len(levels); at++ {
@@ -153,8 +153,8 @@ func steepest(levels []dayLevel) []jump {
 	return found
 }
 
-// steep returns by how much the level of the three days from at on differs from the level of
-// the three days before. The result is positive if the change has the same sign as size.
+// steep returns the difference between the level of the three days from at on and that of the
+// three days before. The result is positive if the change has the same sign as size.
 func steep(levels []dayLevel, at int, size float64) float64 {
 	before, _ := middle(levels[at-3 : at])
 	after, _ := middle(levels[at : at+3])

@@ -10,7 +10,7 @@ import (
 const (
 	recentDays = 7
 	// beforeDays is the number of earlier days that define the usual values. leastBefore is the
-	// minimum number of these days that must have readings.
+	// minimum number of these days that need readings.
 	beforeDays, leastBefore = 28, 7
 	// recentJump is the factor by which both low and high values of a day must differ from the
 	// earlier values. Loads do not change by so much, but a wrong unit, such as W instead of kW,

@@ -19,7 +19,7 @@ type feeds struct {
 	points   index[*espiPoint]
 	local    []espiLocalTime
 	blocks   []espiBlock
-	renamed  []string // usage points that have several ids
+	renamed  []string // usage points that have several IDs
 }
 
 // resource contains the fields that all kinds of resources have: the index of the file, the
@@ -185,7 +185,7 @@ func (f *feeds) resolve() error {
 	return nil
 }
 
-// choose selects the readings that represent the load of each usage point.
+// choose selects the readings that represent each usage point's load.
 func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	byPoint := map[*espiPoint]*espiMeter{}
 	var meters []*espiMeter

@@ -164,7 +164,7 @@ func observesDST(name string) bool {
 }
 
 // nonexistent returns a time in the examined rows that does not exist if the labels follow the
-// zone's daylight saving time, and the line of that time. Whole hours count only if the
+// zone's daylight saving time, and the line of that time. Whole hours are checked only if the
 // interval is an hour and labels mark its start, because a label at the end of an interval may
 // be the hour at which clocks are put forward.
 func (s *Survey) nonexistent() (line int, at string) {

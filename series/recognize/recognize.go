@@ -3,8 +3,8 @@
 // and the load, the unit, the interval, and whether a time is the start or the end of its
 // interval. It knows headings in English, German, French, Spanish and Dutch.
 //
-// It examines only the beginning and the end of a file. Facts that cannot be determined from
-// these parts remain open in the [Finding].
+// It examines only the beginning and the end of a file. The [Finding] leaves facts open that
+// cannot be determined from these parts.
 package recognize
 
 import (
@@ -73,8 +73,8 @@ type Finding struct {
 	// month is ambiguous. Example is an ambiguous date.
 	Dates   []table.Dates
 	Example string
-	// Decimals is an example of a number, such as 1.234, that leaves the decimal separator
-	// open. It is empty if there is none.
+	// Decimals is a number, such as 1.234, that leaves the decimal separator open. It is empty
+	// if there is none.
 	Decimals string
 	// Zoned means that all times have a UTC offset, and UTC means that all times are in UTC.
 	Zoned, UTC bool
@@ -306,8 +306,8 @@ func (f *Finding) index(name string) int {
 	return slices.Index(f.Names, name)
 }
 
-// findDates finds the date format. If the order of day and month is ambiguous, the order of the
-// rows decides.
+// findDates finds the date format. If the order of day and month is ambiguous, findDates uses
+// the order of the rows.
 func (f *Finding) findDates(h Hints, tail [][]string) error {
 	day := f.index(f.Columns["date"])
 	if day < 0 {

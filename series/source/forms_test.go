@@ -128,7 +128,7 @@ func writeCambridge(t *testing.T, group, dir string) {
 			}
 			line := strings.Replace(row[0], "T", " ", 1) + "," + load + "\n"
 			if i%5000 == 7 {
-				line += strings.Replace(row[0], "T", " ", 1) + ",77777.7\n" // the first of two rows counts
+				line += strings.Replace(row[0], "T", " ", 1) + ",77777.7\n" // only the first of two rows is used
 			}
 			texts[year].WriteString(line)
 		}

@@ -163,7 +163,7 @@ func (s *Store) repair() error {
 		return all.ForEachBucket(func(client []byte) error {
 			return all.Bucket(client).ForEach(func(key, data []byte) error {
 				if _, err := s.openDay(key, data); !errors.Is(err, ErrDamaged) {
-					return err // nil, or a newer version wrote it
+					return err // nil, or the error that a newer version wrote it
 				}
 				day := "a day"
 				if len(key) == 4 {

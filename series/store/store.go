@@ -50,8 +50,8 @@ type Reading struct {
 	KW      float32
 	Quality Quality
 	// Revision orders the readings of a step. Revisions start at 1, and the reading with the
-	// highest one counts, regardless of the order of arrival. If Revision is 0, the reading that
-	// arrives last counts.
+	// highest revision is used, regardless of the order of arrival. If Revision is 0, the
+	// reading that arrives last is used.
 	Revision int
 }
 
@@ -81,7 +81,7 @@ const (
 	BadRevision    Reason = "revision"         // the revision is negative or too large
 )
 
-// Refusal is a reading that was not stored.
+// Refusal describes a reading that was not stored.
 type Refusal struct {
 	Index  int // index in the readings passed to Put
 	Reason Reason
@@ -91,7 +91,7 @@ type Refusal struct {
 type Result struct {
 	Accepted  int // stored in a step that had no reading
 	Corrected int // stored in place of another reading
-	Unchanged int // stored already, or older than what is stored
+	Unchanged int // already stored, or older than the stored reading
 	Refused   []Refusal
 }
 

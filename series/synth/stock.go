@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// StockVersion must be incremented by every change that changes a Stock's numbers.
+// Increase StockVersion with every change that changes a Stock's numbers.
 const StockVersion = 1
 
 // Stock is a fixed set of generated buildings in one state, with quarter-hourly loads and
