@@ -24,8 +24,8 @@ func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {
 }
 
 // GatesBackward overwrites the activations that [Set.GatesForward] stored in z with the
-// gradients of the pre-activations. dh is the gradient of the hidden state, and dc is that of
-// the cell state. GatesBackward overwrites dc with the gradient of the previous cell state.
+// gradients of the pre-activations. dh is the gradient of the hidden state, and dc the gradient
+// of the cell state. GatesBackward overwrites dc with the gradient of the previous cell state.
 func (s *Set) GatesBackward(z, cprev, tc, dh, dc []float32) {
 	n := len(dh)
 	checkLen(n, cprev, tc, dc)

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// File is an open .safetensors file. Its numbers are read when they are needed. It is safe
-// for concurrent use.
+// File is an open .safetensors file. Numbers are read when they are needed. It is safe for
+// concurrent use.
 type File struct {
 	r        io.ReaderAt
 	data     int64 // where the numbers begin

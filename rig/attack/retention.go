@@ -36,7 +36,7 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	if err := errors.Join(s.Kill(), product.Sleep(ctx, 2*time.Second)); err != nil {
 		return Result{}, err
 	}
-	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes when it starts
+	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes receipts when it starts
 		return Result{}, err
 	}
 	after := before

@@ -181,7 +181,7 @@ func (s *Server) look(ctx context.Context, run string) (*v1.GetRunResponse, erro
 	return o.GetRun(ctx, &v1.GetRunRequest{Run: run, Rounds: 100})
 }
 
-// follow returns the run once it has ended, or its current state when the time is up.
+// follow returns the run once it has ended, or its current state when the time limit is over.
 func (s *Server) follow(ctx context.Context, run string, within time.Duration) (*v1.GetRunResponse, error) {
 	var r *v1.GetRunResponse
 	_, err := product.Eventually(ctx, within, func() (bool, error) {

@@ -20,7 +20,7 @@ type harm interface {
 	longest() time.Duration
 }
 
-// target is the target of one fault, usually one part and sometimes several parts at the same
+// target is what one fault hits: usually one part, and sometimes several parts at the same
 // time.
 type target struct {
 	system *system

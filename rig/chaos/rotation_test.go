@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// The sizes of TestRotation's fleet. The first agents never disconnect, so their clients'
-// run must have the simulator's weights.
+// The sizes of TestRotation's fleet. The first agents never disconnect, so the run of their
+// clients must have the simulator's weights.
 const (
 	rotationHosts  = 20
 	rotationSteady = 16

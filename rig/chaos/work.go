@@ -91,8 +91,8 @@ func (s *system) shareSecret(i int) error {
 }
 
 // submit starts a run and retries if servers are down. The run may exist although the
-// response was lost, so submit looks for it in the ledger before it retries. If two runs
-// are created anyway, both are checked.
+// response was lost, so submit looks for it in the ledger before it retries. If two runs are
+// created anyway, the test checks both.
 func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
 	path, err := p.write(dir)
 	if err != nil {

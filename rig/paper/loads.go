@@ -51,8 +51,8 @@ func sorted(rows []experiment.Result, name string) []float64 {
 	return values
 }
 
-// buildings formats the number of buildings that the rows describe, and of how many buildings
-// they are a sample.
+// buildings formats the number of buildings that the rows describe, and the number of buildings
+// of which they are a sample.
 func buildings(rows []experiment.Result) string {
 	if all := rows[0].Figures["buildings"]; all != nil {
 		return fmt.Sprintf("%d of %s", len(rows), grouped(all.Mean()))

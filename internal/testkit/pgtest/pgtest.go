@@ -166,7 +166,8 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// Start starts the server, also after Crash or Stop, and returns when it accepts connections.
+// Start starts the server, including after Crash or Stop, and returns when it accepts
+// connections.
 func (s *Server) Start() error {
 	if s.port == 0 {
 		port, err := testkit.FreePort()
@@ -394,7 +395,7 @@ func Single(t testing.TB) *Server {
 	return s
 }
 
-// temporary starts a server in a new folder. The path of t.TempDir can be too long for a
+// temporary starts a server in a new folder. A path from t.TempDir can be too long for a
 // socket.
 func temporary() (*Server, string, error) {
 	dir, err := os.MkdirTemp("", "pgtest")

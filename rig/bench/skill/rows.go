@@ -21,8 +21,8 @@ const rowsSeed = 1
 const chunk = 1024
 
 // writeRows writes a client's rows into a folder, in the format that peer.py describes, and
-// returns the number of training rows. most limits that number; if there are more rows, they
-// are sampled. The rows of the other splits are those of every stride-th origin.
+// returns the number of training rows. most limits that number. If there are more rows, they
+// are sampled. The other splits have the rows of every stride-th origin.
 func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (int, error) {
 	train := sample(examples(r, series.Train, 1), most)
 	for _, split := range []struct {

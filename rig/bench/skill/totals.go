@@ -13,7 +13,7 @@ import (
 
 // totals contains the series that the rivals of sums and days forecast: the loads of each
 // client, their sum, and the energies and peaks of local days. They have no gaps, because a
-// missing load is replaced by the load a week before. Scores do not count such loads.
+// missing load is replaced by the load a week before. Scores omit such loads.
 type totals struct {
 	scores *outlook.Scores
 	data   *series.Dataset
@@ -120,9 +120,9 @@ func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	return energy, peak
 }
 
-// dailyWeather returns the mean weather of each local day. A baseline for the next step uses
-// the weather of the step before it. Its target's weather is known as well as for other
-// forecasts, so each day has the weather of the next day.
+// dailyWeather returns the mean weather of each local day. A baseline that forecasts the next
+// step uses the weather of the step before it. Each day therefore has the weather of the next
+// day, so that the target's weather is known, as in other forecasts.
 func (t *totals) dailyWeather() (out series.Weather) {
 	t.weather = map[int64][3]float64{}
 	w := t.data.Weather
