@@ -493,7 +493,6 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// newSessionOf creates a session for a plan given as settings.
 func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
 	t.Helper()
 	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30, &anyPlan, testSecret)

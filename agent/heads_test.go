@@ -19,7 +19,6 @@ type story struct {
 	weights []string
 }
 
-// add adds a version to the story.
 func (s *story) add(run, weights string) {
 	h := head.Head{Run: run, Version: int64(len(s.heads)), Weights: weights}
 	if n := len(s.heads); n > 0 {

@@ -90,7 +90,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	case p.Model.Scaling != "client":
 		return nil, unfitf("model.scaling is %s: an agent knows the ranges of its own clients only", p.Model.Scaling)
 	case len(p.Model.Inputs) == 0:
-		return nil, unfitf("the plan does not say its model.inputs")
+		return nil, unfitf("the plan does not state model.inputs")
 	case p.Model.Horizon.Steps() > maxHorizon:
 		return nil, unfitf("model.horizon is %d, at most %d are possible", p.Model.Horizon.Steps(), maxHorizon)
 	case fleet < 1 || fleet > math.MaxInt32:
@@ -164,11 +164,11 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
 	weights := 4 * int64(net.Weights())
 	worker, all := vectorsOfWorker*weights, vectorsOfAll*weights
-	if recipe.KeepsMoments(p) { // up to three moments of each weight, also in the transaction that stores them
+	if recipe.KeepsMoments(p) { // up to three moments of each weight, and another copy in the transaction that stores them
 		worker += 4 * weights
 		all += 16 * weights
 	}
-	if recipe.StoresOwn(p) { // the client's own shared weights and their moments, also in the transaction that stores them
+	if recipe.StoresOwn(p) { // the client's own shared weights and their moments, and another copy in the transaction that stores them
 		worker += 2 * weights
 		all += 8 * weights
 	}

@@ -47,7 +47,6 @@ func newNormal(r *Ridge, lasts []int) *normal {
 	return n
 }
 
-// addTo adds v·x to sum.
 func addTo(sum []float64, v float64, x []float64) {
 	sum = sum[:len(x)]
 	for i, w := range x {

@@ -30,9 +30,8 @@ type Comparison struct {
 func (c Comparison) Significant() bool { return math.Abs(c.Statistic) > 1.96 }
 
 // ErrVariance means that two forecasts cannot be compared, because the estimated long-run
-// variance of the difference of their losses is not positive. This happens for forecasts
-// with equal losses, for fewer than four targets, and sometimes for alternating
-// differences.
+// variance of their losses' difference is not positive. This happens for forecasts with equal
+// losses, for fewer than four targets, and sometimes for alternating differences.
 var ErrVariance = errors.New("metric: the long-run variance of the difference is not positive, so there is no Diebold-Mariano statistic; compare over more targets")
 
 // DieboldMariano tests whether the losses of two forecasts of the same n targets differ by more

@@ -116,8 +116,8 @@ type MeterBuilder struct {
 	begun bool      // Add was called at least once
 	last  int64     // time of the previous row
 	fold  fold
-	// strays are the first off-grid rows. They are stored until the grid is fixed, because
-	// the first row may be the one that is off the grid.
+	// strays are the first off-grid rows. They are stored until the grid is fixed, because the
+	// first row itself may be off the grid.
 	strays  []reading
 	settled bool
 	faults  Faults

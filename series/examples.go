@@ -10,7 +10,7 @@ type Example struct{ Last, Target int }
 // Readiness states whether a model can forecast from an origin.
 type Readiness int
 
-// The states of the inputs of an origin.
+// The states of an origin's inputs.
 const (
 	Unready  Readiness = iota // too many inputs are missing
 	Filled                    // some inputs were missing and have been replaced

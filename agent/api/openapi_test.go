@@ -54,8 +54,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestAnswers checks real requests and responses against the description, one for each
-// operation and status that the description lists, as far as a test can cause them.
+// TestAnswers checks real requests and responses against the description, one for each listed
+// operation and status that a test can cause.
 func TestAnswers(t *testing.T) {
 	doc := description(t)
 	router, err := gorillamux.NewRouter(doc)

@@ -224,8 +224,8 @@ func (l *lab) readings() (all []target) {
 // sums contains the newest update, and the sum of all updates.
 type sums [2][]float32
 
-// updates trains for the tasks with a meter's readings and the given draws. It returns the
-// newest update and the sum of all updates.
+// updates trains a meter's readings for all tasks, with the given draws. It returns the newest
+// update and the sum of all updates.
 func (l *lab) updates(ctx context.Context, m series.Meter, draws fed.Draws) (all sums, err error) {
 	*l.draws = draws
 	data := []series.Examples{l.Examples(m)}

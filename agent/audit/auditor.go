@@ -35,7 +35,7 @@ const (
 	Failed  = "failed"
 )
 
-// Status is the state of the audit of a client.
+// Status is the state of a client's audit.
 type Status struct {
 	Client string  `json:"client"`
 	State  string  `json:"state"`
@@ -70,7 +70,7 @@ func (a *Auditor) Start(client string) error {
 	return nil
 }
 
-// Status returns the state of the audit of a client.
+// Status returns the state of a client's audit.
 func (a *Auditor) Status(client string) Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()

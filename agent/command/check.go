@@ -61,7 +61,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 		ok("history "+c.History, checkHistory(c))
 	}
 	if c.Model == "" {
-		say("model: none; last week's load serves until a server releases one")
+		say("model: none; forecasts use the configured fallback until a server releases a model")
 	} else {
 		ok("model "+c.Model, checkModel(c, say))
 	}
@@ -91,7 +91,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 
 // checkPlan returns an error if the agent would decline a plan. It cannot check rules that
 // depend on the fleet's size or on readings, which are known only when the plan runs. The
-// condition describes what must be true of the keepers of a private plan.
+// condition describes the requirements that a private plan's keepers must meet.
 func checkPlan(c *config.Config, path string) (condition string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

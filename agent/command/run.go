@@ -247,7 +247,7 @@ func (x *Agent) reload(ctx context.Context, intake *readings.Intake, client *mqt
 			return nil
 		case <-c:
 			if err := x.reread(intake, client); err != nil {
-				x.o.Log.Error("cannot read the configuration again; the old one stays", "error", err)
+				x.o.Log.Error("cannot reload the configuration; the agent keeps the old one", "error", err)
 			}
 		}
 	}
@@ -279,6 +279,6 @@ func (x *Agent) reread(intake *readings.Intake, client *mqtt.Client) error {
 	}
 	intake.SetClients(clients)
 	x.fresh.Store(&merged)
-	x.o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
+	x.o.Log.Info("reloaded the clients and groups", "clients", len(names), "groups", len(merged.Groups))
 	return nil
 }

@@ -91,7 +91,7 @@ func newer(a, b *model) bool {
 	return a.ID != b.ID && (a.Received > b.Received || a.Received == b.Received && a.Version > b.Version)
 }
 
-// work compares the next model that is due with the one in use, and applies the verdict. It takes the
+// work compares the next due model with the model in use, and applies the verdict. It takes the
 // lock before and after the comparison. It reports whether a comparison was due.
 func (ch *chooser) work(ctx context.Context) (bool, error) {
 	now := ch.c.Now()

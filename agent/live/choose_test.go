@@ -242,8 +242,8 @@ func TestTrial(t *testing.T) {
 
 // TestIssueTime measures the CPU time of forecasts for ten clients with steps of 15 minutes. On
 // an emulated small device, the measurement gives the figure in the documentation. The limit is
-// a multiple of the time of a fixed loop, measured between the forecasts, because the speed of
-// an emulator depends on its host.
+// a multiple of a fixed loop's time, measured between the forecasts, because an emulator's
+// speed depends on its host.
 func TestIssueTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {

@@ -169,7 +169,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	return x, nil
 }
 
-// issueOne makes a client's forecast and that of its silent contender. The result is nil
+// issueOne makes the forecasts of a client and of its silent contender. The result is nil
 // unless the issue is recorded.
 func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *recorded, error) {
 	cutoff, meter := snap.cutoff, snap.meters[m.name]

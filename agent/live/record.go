@@ -271,7 +271,6 @@ func putIssue(tx *bolt.Tx, x *Issued, r *recorded, step int64) error {
 	return err
 }
 
-// values returns the rows of a forecast as float32.
 func values(f *issue.Forecast) []float32 {
 	out := make([]float32, 0, len(f.Rows)*len(f.Levels))
 	for _, row := range f.Rows {

@@ -28,7 +28,6 @@ type Message struct {
 // Outcome is the result of handling a message.
 type Outcome string
 
-// The outcomes.
 const (
 	Taken        Outcome = "taken"         // the message led to samples
 	NoValue      Outcome = "no-value"      // the message does not have the field

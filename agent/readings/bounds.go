@@ -121,7 +121,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 		if err := b.i.c.Store.Mark(client, changed, map[string][]byte{boundKey(client): after.encode()}); err != nil {
 			return 0, 0, err
 		}
-		b.i.c.Log("client %s: %d readings beyond what it has been are marked bad, %d are accepted; the bound is %.4g kW", client, bad, len(changed)-bad, kw)
+		b.i.c.Log("client %s: %d readings beyond the bound of its usual load are marked bad, %d are accepted; the bound is %.4g kW", client, bad, len(changed)-bad, kw)
 	}
 	b.of[client] = bound{kw, now.Add(boundHolds)}
 	return kw, bad, nil

@@ -39,7 +39,6 @@ func (a *Answer) refuse(rows ...RefusedRow) {
 	a.MoreRefused += len(rows) - n
 }
 
-// finish sorts the refused rows.
 func (a *Answer) finish() Answer {
 	slices.SortStableFunc(a.Refused, func(x, y RefusedRow) int { return cmp.Compare(x.Row, y.Row) })
 	if a.Refused == nil {

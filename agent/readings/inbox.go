@@ -90,7 +90,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 		events, failures = watcher.Events, watcher.Errors
 	}
 	if err != nil {
-		b.i.c.Log("the inbox is looked at every %s only: %v", lookEvery, err)
+		b.i.c.Log("the inbox is checked only every %s: %v", lookEvery, err)
 		events, failures = nil, nil
 	}
 	timer := time.NewTimer(0)
@@ -139,7 +139,7 @@ func (b *Inbox) look() (again bool) {
 	for _, name := range files {
 		err := b.take(name)
 		if errors.Is(err, errStays) {
-			b.i.c.Log("inbox: %q is not taken again unless it changes: %v", name, err)
+			b.i.c.Log("inbox: %q is not read again unless it changes: %v", name, err)
 			b.stuck[name] = b.seen[name]
 			continue
 		}
@@ -148,7 +148,7 @@ func (b *Inbox) look() (again bool) {
 			continue
 		}
 		if err != nil {
-			b.i.c.Log("inbox: %q stays and is taken later: %v", name, err)
+			b.i.c.Log("inbox: %q stays in the folder and is read later: %v", name, err)
 			break // the disk is full, so later files would fail, too, and files must be stored in order
 		}
 		delete(b.seen, name)

@@ -28,8 +28,7 @@ var (
 	errClock = errors.New("the system's clock is wrong")
 	// ErrClient means that the agent has no such client.
 	ErrClient = errors.New("there is no such client")
-	// errFull means that too many samples wait to be stored.
-	errFull = errors.New("too many samples wait to be stored")
+	errFull   = errors.New("too many samples wait to be stored")
 )
 
 // Intake ingests readings and samples, and stores many samples in one transaction. All

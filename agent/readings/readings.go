@@ -13,7 +13,6 @@ import (
 
 type Kind uint8
 
-// The kinds.
 const (
 	Counter  Kind = iota // energy since some time, in kWh
 	Power                // current power, in kW

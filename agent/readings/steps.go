@@ -257,7 +257,6 @@ func floor(ms, interval int64) int64 {
 	return ms - n
 }
 
-// usable reports whether a sample's value is possible.
 func usable(s Sample) bool {
 	return !math.IsNaN(s.Value) && math.Abs(s.Value) < 1e12 && (s.Kind != Counter || s.Value >= 0) && s.Kind <= Interval
 }

@@ -18,7 +18,6 @@ type Release struct {
 // Role is how clients use a release.
 type Role string
 
-// The roles.
 const (
 	Personal Role = "personal" // with personal layers for each client
 	Generic  Role = "generic"  // all layers are shared

@@ -81,7 +81,8 @@ func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, cli
 	return part, clients, err
 }
 
-// maskedOf returns the record of a run, and that of its round, which may be new.
+// maskedOf returns the records of a run and of one of its rounds. The round's record may be
+// new.
 func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRecord, r maskedRecord, err error) {
 	found, err := boltfile.Get(tx.Bucket(runsBucket), []byte(run), &all)
 	switch {

@@ -116,9 +116,8 @@ func energyRows(days []DayEnergy) (values, references []float64) {
 	return values, references
 }
 
-// boundEnergy returns days with the bounds from a tracker, as far as the tracker can compute
-// them. first is the day of the tracker's first target, and skip is the number of targets
-// before days[0].
+// boundEnergy returns days with the bounds that a tracker can compute. first is the day of the
+// tracker's first target, and skip is the number of targets before days[0].
 func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEnergy {
 	out := slices.Clone(days)
 	last := first - 1

@@ -29,7 +29,6 @@ var Ladder = []Source{Model, Generic, Median, Week, Day, Last, None}
 // Reason explains why a row is not from a better source, or which inputs the source lacked.
 type Reason string
 
-// The reasons.
 const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet

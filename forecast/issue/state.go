@@ -233,8 +233,8 @@ func (s *State) Next() int64 {
 	return s.start(s.next)
 }
 
-// Advance passes new readings before the cutoff to the state. The cutoff
-// must be the start of a step of the meter.
+// Advance passes new readings before the cutoff to the state. The cutoff must be the start of
+// one of the meter's steps.
 func (s *State) Advance(m series.Meter, cutoff int64) {
 	first, end := s.step(m.Start), s.step(cutoff)
 	s.phase = cutoff - int64(end)*s.seconds

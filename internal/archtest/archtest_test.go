@@ -358,7 +358,6 @@ func same(t *testing.T, path string, want func(page string) string) {
 	}
 }
 
-// floorsTable returns the floors as a table.
 func floorsTable() string {
 	var b strings.Builder
 	b.WriteString("| floor | folder | what belongs there |\n|---|---|---|\n")

@@ -25,8 +25,8 @@ type Trial struct {
 	Dataset *series.Dataset
 	// DataPath is the path from which Dataset was read, or "".
 	DataPath string
-	// Part is the name of the part of the experiment to which the trial belongs, which is
-	// also its folder, or "".
+	// Part is the name of the experiment's part to which the trial belongs, or "". The part's
+	// folder has this name.
 	Part string
 }
 

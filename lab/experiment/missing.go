@@ -80,7 +80,7 @@ func (s *Spec) Names() (names []string) {
 	return names
 }
 
-// Datasets returns the names of the datasets of all parts, each once, in order.
+// Datasets returns the names of all parts' datasets, each once, in order.
 func (s *Spec) Datasets() (names []string) {
 	for _, p := range s.Parts {
 		for _, name := range p.Datasets {

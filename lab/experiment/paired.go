@@ -121,7 +121,6 @@ type clientErrors struct {
 	days   []run.Error
 }
 
-// readErrors reads the errors table of a run, by client.
 func readErrors(dir string) ([]clientErrors, error) {
 	rows, err := run.Read[run.Error](dir, "errors")
 	if err != nil {

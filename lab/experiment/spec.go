@@ -415,7 +415,6 @@ func overlay(lower, upper Fragment) Fragment {
 	return out
 }
 
-// withoutNulls returns the fragment without settings that are null.
 func (f Fragment) withoutNulls() Fragment {
 	out := Fragment{}
 	for k, v := range f {

@@ -68,10 +68,10 @@ type Scores struct {
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
-	// Energy and Peak are medians over clients of the scores of a day's energy and its highest
-	// step. Sum is the score of the sum of all clients by step, in the period in which all are
-	// scored. All three score the issues made at midnight, for the next 24 hours, and are nil if
-	// nothing can be scored.
+	// Energy scores a day's energy and Peak its highest step, as medians over clients. Sum is
+	// the score of the sum of all clients by step, in the period in which all are scored. All
+	// three score the issues made at midnight, for the next 24 hours, and are nil if nothing can
+	// be scored.
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
@@ -112,7 +112,7 @@ type ClientScore struct {
 // WeatherError describes the difference between the weather that forecasts use and the
 // measured weather.
 type WeatherError struct {
-	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
+	// Degrees is the standard deviation of the temperature's error 24 hours ahead. An hour
 	// ahead, the standard deviation is half as large. Errors of successive hours have a
 	// correlation of 0.95.
 	Degrees float64 `json:"degrees,omitempty"`

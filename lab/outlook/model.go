@@ -27,7 +27,7 @@ type Model struct {
 	version string
 	data    *series.Dataset
 	// trained is the problem of the run, if the folder lacks its clients' scaling and the data
-	// is the run's data. Otherwise it is nil. fleet contains the ranges of all meters of the
+	// is the run's data. Otherwise it is nil. fleet contains the ranges of all meters in the
 	// run, if the plan scales them in the same way.
 	trained *recipe.Problem
 	fleet   series.Ranges

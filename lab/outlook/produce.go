@@ -186,7 +186,6 @@ func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.S
 	return s, nil
 }
 
-// frame returns the frame of a cutoff.
 func (p *producer) frame(cutoff int64) (*frame, error) {
 	p.mu.Lock()
 	f := p.frames[cutoff]

@@ -42,7 +42,7 @@ type Summary struct {
 	// Weather is the cost of missing weather after the cutoff for a model that was trained
 	// with weather.
 	Weather *WeatherCost `json:"weather,omitempty"`
-	// Sum is the sum of the means of the meters, over the steps for which the most meters have a
+	// Sum is the sum of the meters' means, over the steps for which the most meters have a
 	// forecast.
 	Sum *Sum `json:"sum,omitempty"`
 

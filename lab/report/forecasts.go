@@ -66,9 +66,9 @@ func (l level) MarshalJSON() ([]byte, error) {
 	return append(to, ']'), nil
 }
 
-// forecasts returns a chart of load and forecasts: first those of the median, the best and the
-// worst client, and those of other clients on request. share is the part of the page's values
-// that the chart may embed.
+// forecasts returns a chart of load and forecasts: first for the median, the best and the worst
+// client, and on request for other clients. share is the part of the page's values that the
+// chart may embed.
 func (s *dataset) forecasts(share float64) (figure, bool) {
 	first := s.drawnRun()
 	if first == nil {
@@ -390,7 +390,7 @@ func (s *dataset) everybody(r *Run) (all map[string]any, others int) {
 	return map[string]any{"names": names, "nmae": nmae, "relative": relative, "reference": s.referenceName()}, len(r.Clients) - len(names)
 }
 
-// shownClients returns a table of the scores of the first clients of the chart.
+// shownClients returns a table of scores for the chart's first clients.
 func (s *dataset) shownClients(r *Run, picked []excerpt, roles []string) Table {
 	t := Table{
 		Title: "Scores of these clients", Note: "On the whole test split, for all leads. The relative MAE refers to " + s.referenceName() + ".",

@@ -69,7 +69,7 @@ type Curve struct {
 	FarHigh  float64   `parquet:"far_P90"`
 }
 
-// BaselineProfile is a row of the table of a baseline's errors by hour and by step.
+// BaselineProfile is a row in the table of a baseline's errors by hour and by step.
 type BaselineProfile struct {
 	Method  string  `parquet:"method,dict"`
 	By      string  `parquet:"by,dict"`
@@ -78,7 +78,7 @@ type BaselineProfile struct {
 	NMAE    float64 `parquet:"nmae"`
 }
 
-// BaselineCurve is a row of the table of a baseline's forecasts for the clients of the curves
+// BaselineCurve is a row in the table of a baseline's forecasts for the clients in the curves
 // table.
 type BaselineCurve struct {
 	Method string    `parquet:"method,dict"`

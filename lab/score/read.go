@@ -256,7 +256,6 @@ func (r *rows) sort(columns int) error {
 	return nil
 }
 
-// find returns the row with a key, or -1.
 func (r *rows) find(k key) int {
 	i, ok := slices.BinarySearchFunc(r.keys, k, key.compare)
 	if !ok {

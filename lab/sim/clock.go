@@ -38,7 +38,6 @@ func (q *eventQueue) Pop() any {
 
 func (q *eventQueue) add(e event) { heap.Push(q, e) }
 
-// next returns the time of the next event.
 func (q eventQueue) next() (time.Duration, bool) {
 	if len(q) == 0 {
 		return 0, false

@@ -160,7 +160,7 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 	}
 }
 
-// A buffer of the size of the cohort, in which no update is stale, gives the same weights as a
+// A buffer with the cohort's size and without stale updates gives the same weights as a
 // synchronous round, in which discounts have no effect. The weights are bit-identical only if
 // both plans use the same scale of the sums. The scale depends on the largest number of
 // updates, which is the cohort in one plan and the fleet in the other. The test therefore sets

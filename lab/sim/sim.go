@@ -50,8 +50,8 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
-	// Note, if not nil, is called with a description of each action of the run that the plan
-	// does not mention.
+	// Note, if not nil, is called with a description of each action that the plan does not
+	// mention.
 	Note func(string)
 	// Replay, if not nil, is the fleet's run that the simulation repeats.
 	Replay *Replay
@@ -362,7 +362,6 @@ func (s *simulation) ask(ctx context.Context) {
 	}
 }
 
-// task returns the task of a round.
 func (s *simulation) task(round int) fed.Task {
 	t := s.server.Task(round)
 	if s.Replay != nil {

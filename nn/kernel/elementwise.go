@@ -6,8 +6,8 @@ import (
 )
 
 // GatesForward applies the gates of an LSTM to one step's pre-activations. z contains the
-// pre-activations of the four gates i, f, g, o one after the other, each as long as h. They
-// are overwritten with the activations. GatesForward then computes:
+// pre-activations of the four gates i, f, g, o one after the other, each as long as h.
+// GatesForward overwrites the pre-activations with the activations. It then computes:
 //
 //	c = σ(f)·cprev + σ(i)·tanh(g),  tc = tanh(c),  h = σ(o)·tc
 func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {

@@ -104,7 +104,6 @@ func (f *File) Int32s(to []int32, name string, from int) error {
 	return nil
 }
 
-// read reads the bytes of n numbers.
 func (f *File) read(name, dtype string, from, n int) ([]byte, error) {
 	t, ok := f.tensors[name]
 	size := width(dtype)

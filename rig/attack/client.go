@@ -137,7 +137,7 @@ func request() (*ecdsa.PrivateKey, []byte, error) {
 }
 
 // agent returns an agent with the certificates that Join or Renew returned. These are the
-// agent's own certificate and those of its issuers, except the root, which is not sent.
+// certificates of the agent and of its issuers, except the root, which is not sent.
 func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) (*Agent, error) {
 	if len(certificates) < 2 {
 		return nil, fmt.Errorf("the server returned %d certificates", len(certificates))
@@ -193,7 +193,6 @@ func (a *Agent) Host(ctx context.Context, inputs []string, clients ...string) (r
 	return r.Refused, nil
 }
 
-// names returns n names.
 func names(prefix string, n int) []string {
 	out := make([]string, n)
 	for i := range out {

@@ -427,7 +427,7 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the viewer gets %s, the admin %s", last, line), nil
 }
 
-// plainHTTP succeeds if the page, requested through a proxy with HTTPS, does not tell browsers
+// plainHTTP succeeds if a page that is requested through an HTTPS proxy does not tell browsers
 // to use only HTTPS.
 func plainHTTP(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")

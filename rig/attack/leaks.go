@@ -36,7 +36,6 @@ func leaks() []Attack {
 // that an attack must reach without defences.
 const learned, solved = 0.2, 0.8
 
-// leaker is an attack on readings.
 type leaker struct {
 	// before is the attack of the review, on a home with few readings.
 	before func(ctx context.Context, t *leak.Target) (float64, error)

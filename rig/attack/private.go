@@ -451,7 +451,6 @@ func plainSum(all []*hidden) []uint64 {
 	return sum
 }
 
-// minus returns x - y.
 func minus(x, y []uint64) []uint64 {
 	d := slices.Clone(x)
 	for i := range d {

@@ -53,7 +53,6 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d receipts are deleted", before), nil
 }
 
-// receipts counts the receipts in the server's ledger.
 func (s *Server) receipts(ctx context.Context) (n int, err error) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Dir, "ledger.db")+"?mode=ro&_pragma=busy_timeout(5000)")
 	if err != nil {

@@ -35,7 +35,7 @@ type stored struct {
 	harmless, found, bad int
 }
 
-// verdicts of a damaged file.
+// The verdicts on a damaged file.
 const (
 	harmless = "harmless"
 	detected = "detected"

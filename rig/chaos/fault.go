@@ -32,8 +32,7 @@ type injector interface {
 type fault struct {
 	about string
 	// plural is the word for the faults in the last line of the output.
-	plural string
-	// cluster means that the fault requires the layout cluster.
+	plural  string
 	cluster bool
 	// keeper means that the fault requires a keeper.
 	keeper bool

@@ -131,7 +131,6 @@ func (cuts) begin(t *target, seed uint64) (how, detail string, err error) {
 	return "cut", detail, nil
 }
 
-// disks returns the disks of the target's machines.
 func (t *target) disks() (all []string) {
 	s := t.system
 	for _, p := range t.parts {
@@ -143,7 +142,6 @@ func (t *target) disks() (all []string) {
 	return all
 }
 
-// diskOf returns the disk of a part.
 func (s *system) diskOf(p part) string {
 	if p.Kind() == kindPostgres {
 		return s.database()

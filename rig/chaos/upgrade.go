@@ -66,7 +66,7 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	for _, c := range []struct {
 		name           string
-		server, agents bool // whether each of them is upgraded
+		server, agents bool // whether to upgrade the server, and the agents
 	}{
 		{"server and agents", true, true},
 		{"server only", true, false},

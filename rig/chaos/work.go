@@ -42,7 +42,6 @@ type plan struct {
 	text string
 }
 
-// write writes the plan to a file in dir.
 func (p plan) write(dir string) (path string, err error) {
 	path = filepath.Join(dir, p.name+".yaml")
 	return path, os.WriteFile(path, []byte(p.text), 0o644)

@@ -91,7 +91,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// address returns the address on this machine of a port of a service.
+// address returns the address on this machine of a service's port.
 func (w *world) address(service, port string) string {
 	key := service + ":" + port
 	if w.ports[key] == 0 {
@@ -432,7 +432,6 @@ func (w *world) history(names []string, end time.Time) {
 	}
 }
 
-// push sends readings to the agent by HTTP.
 func (w *world) push(rows, token string) error {
 	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, "http://"+w.address("agent", "7446")+"/v1/readings", strings.NewReader(rows))
 	must(w, err)

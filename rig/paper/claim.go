@@ -53,7 +53,6 @@ type judged struct {
 	runs, improving int
 }
 
-// readClaims reads claims.yaml.
 func readClaims(dir string) ([]claim, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "claims.yaml"))
 	if err != nil {
@@ -156,7 +155,6 @@ func (p *Paper) judge(results []experiment.Result) ([]judged, error) {
 	return all, nil
 }
 
-// published reads published.tsv.
 func (p *Paper) published() ([]printed, error) {
 	text, err := os.ReadFile(filepath.Join(p.dir, "published.tsv"))
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// cellOf identifies a cell of ours.tsv, which is the figure of a result that an expression
-// read.
+// cellOf identifies a cell of ours.tsv: a figure of a result that an expression has read.
 type cellOf struct{ part, dataset, method, at, metric string }
 
 // Count contains the numbers that summarize the papers in one line.

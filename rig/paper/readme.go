@@ -312,7 +312,6 @@ func lowest(rows []experiment.Result) []experiment.Result {
 	return best
 }
 
-// writeMethods writes a row for each method.
 func writeMethods(out *strings.Builder, rows []experiment.Result, against string) {
 	head := []string{"dataset", "method", "relative MAE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE", "seeds", "gradients per client", "training loss, first and last"}
 	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { return r.Figures["dm_better"] != nil })

@@ -292,8 +292,8 @@ func (p *peer) stop() {
 // number that is used.
 const leastRows, mostRows = 150, 4000
 
-// add fits boosting to the rows of a client of a given age, with the inputs of the generic
-// model. The newest fifth of the rows determines the number of trees.
+// add fits boosting to the rows that a client has at a given age, with the inputs of the
+// generic model. The newest fifth of the rows determines the number of trees.
 func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.Meter, cutoff int64, age int) error {
 	x := meter.Cut(cutoff-int64(age)*day-empty*hour, cutoff+later*hour, hour)
 	x.Load = slices.Clone(x.Load)

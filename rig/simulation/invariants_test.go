@@ -146,7 +146,6 @@ func (at *site) checkLedger(wrote []*part) error {
 const closedRounds = `SELECT round + 1 FROM rounds o WHERE state <> 'open' AND counted <> (SELECT count(*) FROM receipts r WHERE r.run = o.run AND r.batch <= o.last_batch
 	AND r.batch > COALESCE((SELECT max(last_batch) FROM rounds p WHERE p.run = o.run AND p.round < o.round), 0))`
 
-// checkRun checks the run at the hub.
 func (w *world) checkRun(hub *site) error {
 	m := &w.marks
 	var reason string

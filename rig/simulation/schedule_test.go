@@ -29,7 +29,7 @@ const (
 	repeat          // the call happens twice
 )
 
-// part is one incarnation of a process of the fleet.
+// part is one incarnation of a fleet's process.
 type part struct {
 	s      *schedule
 	kind   string

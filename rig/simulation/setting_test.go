@@ -128,7 +128,6 @@ func draw(seed uint64) setting {
 	return s
 }
 
-// drawPrivate chooses the setting of a private seed.
 func drawPrivate(seed uint64) setting {
 	s := draw(seed)
 	r := rand.New(rand.NewPCG(seed, 3))

@@ -60,7 +60,6 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 	return nil
 }
 
-// queryName returns the name of a query.
 func (w *world) queryName(query string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

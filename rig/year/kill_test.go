@@ -29,7 +29,7 @@ const (
 	childEnd   = "LOADSTAR_YEAR_END"
 )
 
-// kin is an agent without its other components. Its folder is inside the one that contains
+// kin is an agent without its other components. Its folder is inside the folder that contains
 // data.prepared.
 type kin struct {
 	data    *series.Dataset

@@ -99,10 +99,10 @@ func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 // a limit, the inputs of an origin could depend on loads of any age.
 const oldestFill = 28
 
-// fill returns the replacement for the missing load of step i, which is the load at the same
-// clock time on the newest day with such a load. On the first day of the series it is the
-// previous load. If there is no such load within the last 28 days, the replacement is the mean
-// of the training split, for which the scaled load and the rank are 0.
+// fill returns the replacement for the missing load of step i, which is the newest earlier load
+// at the same clock time. On the first day of the series it is the previous load. If there is
+// no such load within the last 28 days, the replacement is the mean of the training split, for
+// which the scaled load and the rank are 0.
 func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	for at := i; ; {
 		before := f.clock.back(first+at, 1) - first

@@ -57,7 +57,6 @@ func compute(holidays []*cal.Holiday, year int) *[367]bool {
 	return days
 }
 
-// holidayCodes returns all codes.
 func holidayCodes() []string { return slices.Sorted(maps.Keys(byCode)) }
 
 // unknown returns the error about an unknown code. It lists the regions of the same country,

@@ -23,9 +23,9 @@ func cut(t *testing.T, d *series.Dataset, from, to int64) *series.Dataset {
 	return out
 }
 
-// TestTails checks that the inputs of an origin have the same bits for the whole series,
-// for the shortest tail and for a longer one, although the tails end at the cutoff. The
-// series has a clock time at which loads are missing for longer than a tail.
+// TestTails checks that the inputs of an origin have the same bits for the whole series as for
+// the shortest tail and a longer one, which end at the cutoff. The series has a clock time at
+// which loads are missing for longer than a tail.
 func TestTails(t *testing.T) {
 	for name, x := range fixtures {
 		for k, task := range tasks {

@@ -130,7 +130,7 @@ func Parse(data []byte, most int) (*Hours, error) {
 		return nil, fmt.Errorf("hourly.time: %w", err)
 	}
 	if o.Offset == nil {
-		return nil, errors.New("utc_offset_seconds is missing, so the times mean nothing")
+		return nil, errors.New("utc_offset_seconds is missing, so the times are ambiguous")
 	}
 	out := &Hours{}
 	var columns [][]*float64

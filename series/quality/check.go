@@ -1,6 +1,6 @@
-// Package quality checks load series for problems before training: gaps, zeros that stand
-// for gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too
-// little data. Each finding has a stable code, a severity, a message and advice.
+// Package quality checks load series for problems before training: gaps, zeros in place of
+// gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too little
+// data. Each finding has a stable code, a severity, a message and advice.
 //
 // A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so memory
 // does not grow with the length of the series. [PrintFleet] and [PrintMeter] print a [Report]
@@ -167,7 +167,6 @@ func shares(part, whole []int) []float64 {
 	return out
 }
 
-// add adds a meter to the fleet report.
 func (c *Checker) add(s *subject, r *MeterReport) {
 	f := &c.fleet
 	f.Meters++

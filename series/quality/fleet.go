@@ -88,7 +88,7 @@ func (v clockVerdict) share(i int) float64 {
 	return float64(v.moved[i]) / float64(v.asked[i])
 }
 
-// total returns the sum of the shares of all changes.
+// total returns the sum of all changes' shares.
 func (v clockVerdict) total() (sum float64) {
 	for i := range v.changes {
 		sum += max(0, v.share(i))
@@ -241,7 +241,6 @@ func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts [
 	}
 }
 
-// find adds a finding to the fleet report.
 func (f *FleetReport) find(code Code, severity Severity, count int, where []Where, format string, args ...any) {
 	f.Findings = append(f.Findings, newFinding(code, severity, count, 0, where, format, args...))
 }

@@ -42,8 +42,8 @@ const (
 	// peaks in a fortnight, and they differ in height. A refrigerator always adds the same
 	// kW, whereas an extra reading adds the same share. A beat lasts at least two months.
 	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
-	// Individual dropouts are normal. If they affect more than this share of the values, which
-	// is about nine hours a year, they are reported as a warning.
+	// Individual dropouts are normal. If they affect more than this share of the values, or
+	// about nine hours a year, a warning reports them.
 	dropoutsWarning = 0.001
 )
 

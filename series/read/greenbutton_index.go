@@ -221,9 +221,9 @@ func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	return meters, nil
 }
 
-// narrow keeps the meter readings with the best rank and, of these, the ones with the shortest
-// interval. Several can remain, for example one per tariff. It returns the number of meter
-// readings that it dropped.
+// narrow keeps the meter readings with the best rank and, of these readings, those with the
+// shortest interval. Several can remain, for example one per tariff. It returns the number of
+// meter readings that it dropped.
 func (m *espiMeter) narrow() int {
 	n := len(m.readings)
 	best := slices.MinFunc(m.readings, (*espiReading).compare)

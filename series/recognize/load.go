@@ -158,7 +158,6 @@ func (f *Finding) findCounter() {
 	}
 }
 
-// ascending reports whether the rows are in ascending order of time.
 func (f *Finding) ascending() bool {
 	d, c := f.times(f.grid.rows[0])
 	first, _ := label(d, c, f.Dates[0])

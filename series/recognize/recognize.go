@@ -45,7 +45,7 @@ type Hints struct {
 // Kind is the kind of a table.
 type Kind int
 
-// The kinds of tables. A table that is none of them is Other.
+// The kinds of tables. Any other table is Other.
 const (
 	Other Kind = iota
 	Load
@@ -62,7 +62,7 @@ type Finding struct {
 	Line  int
 	Names []string
 	// Columns maps our column names to the names in the file. For a load table, our names are
-	// time, date, meter, load and quality, as far as the table has these columns.
+	// time, date, meter, load and quality, if the table has these columns.
 	Columns map[string]string
 	// Wide means that the table has a column per meter. Meters are the names of these columns.
 	// Ignored lists the columns that are not read, such as columns of a wide table that are not

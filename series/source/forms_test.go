@@ -15,8 +15,8 @@ import (
 // The functions in this file reverse a conversion. They write a source's files from the group
 // of converted files, and add rows that a conversion must drop.
 
-// rows returns the named columns of all rows of a group's file, or all columns if none are
-// named.
+// rows returns all rows of a group's file, with the named columns, or with all columns if none
+// are named.
 func rows(t *testing.T, path string, names ...string) [][]string {
 	t.Helper()
 	var all [][]string

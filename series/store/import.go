@@ -100,7 +100,6 @@ func (s *Store) importMeter(m series.Meter, now time.Time) error {
 	})
 }
 
-// importWeather stores the dataset's weather as observed.
 func (s *Store) importWeather(d *series.Dataset) error {
 	w := d.Weather
 	if len(w.Names) == 0 {

@@ -1,5 +1,5 @@
 // Package store keeps the readings of an agent's clients on disk, and the weather forecasts
-// that they need. Readings are on a grid: times are Unix seconds of the start of a step, and
+// that they need. Readings are on a grid: a time is the start of a step in Unix seconds, and
 // step n starts at n times the interval.
 //
 // The store is one bbolt file. Each day of a client is one value. [Store.Put] is one
@@ -69,7 +69,6 @@ type Config struct {
 // Reason is the reason for refusing a reading.
 type Reason string
 
-// The reasons.
 const (
 	BadName        Reason = "name"             // the client's name is empty, too long or contains control characters
 	TooManyClients Reason = "too-many-clients" // the store has as many clients as it can hold

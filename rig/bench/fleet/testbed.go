@@ -230,7 +230,6 @@ func (b *testbed) close() {
 	}
 }
 
-// start connects the fleet and starts a run with all clients.
 func (b *testbed) start(ctx context.Context, plan string, agents int) (run string, err error) {
 	if err := b.fleet.Connect(ctx); err != nil {
 		return "", b.because(err)
@@ -276,7 +275,6 @@ func (b *testbed) rest(ctx context.Context) error {
 	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_gateway_waiting"] == 0 })
 }
 
-// metrics returns the server's metrics.
 func (b *testbed) metrics(ctx context.Context) (map[string]float64, error) {
 	m, err := product.Metrics(ctx, b.watch)
 	if err != nil {

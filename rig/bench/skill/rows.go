@@ -39,7 +39,7 @@ func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (i
 	return len(train), nil
 }
 
-// examples returns the examples of the origins of a split that belong to the stride.
+// examples returns the examples of a split's origins that belong to the stride.
 func examples(r *feature.Rows, p series.Part, stride int) []series.Example {
 	var at []series.Example
 	_ = r.Each(p, func(last int) error {

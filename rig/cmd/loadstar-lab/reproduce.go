@@ -117,7 +117,6 @@ func (r *reproduction) start(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// study opens a paper.
 func (r *reproduction) study(name string) (*paper.Paper, error) {
 	study, err := paper.Open(filepath.Join(papersDir, name), r.quick)
 	if errors.Is(err, fs.ErrNotExist) {
