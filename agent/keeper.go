@@ -91,7 +91,7 @@ func (ms *members) hearStatements(all [][]byte) error {
 			return err
 		}
 		if m.Day != 0 && (s.Number > m.Statement || s.Number > m.For && m.Enrolled) {
-			// The keeper may have lost its keys. If it has not, it repeats its receipt.
+			// The keeper may have lost its keys. Otherwise, it repeats its receipt.
 			if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Statement, m.Enrolled = max(m.Statement, s.Number), false }); err != nil {
 				return storeError(err)
 			}

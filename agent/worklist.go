@@ -126,8 +126,8 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report returns three lists: the turns in progress, except those of a result that is sent with
-// the report; the turns whose results may have reached the server; and the declines to send.
+// report returns three lists: the turns in progress, without a result that is sent with the
+// report; the turns whose results may have reached the server; and the declines to send.
 func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 // 2, 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
 // weekend, and additional features of the weather.
 //
-// If only the next step is forecast, the weather is that of the last known step. Otherwise, it
+// If only the next step is forecast, the weather is taken at the last known step. Otherwise, it
 // is the weather at the target, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool

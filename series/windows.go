@@ -142,7 +142,7 @@ type Range struct{ Low, High float32 }
 // Ranges maps the names of inputs to their ranges.
 type Ranges map[string]Range
 
-// Merge widens the ranges to include those of another meter, so that a fleet can be scaled
+// Merge widens the ranges to include another meter's ranges, so that a fleet can be scaled
 // uniformly.
 func (r Ranges) Merge(other Ranges) {
 	for name, o := range other {

@@ -59,7 +59,7 @@ func (h *hosting) add(f *flag.FlagSet) {
 	f.StringVar(&h.level, "log-level", "info", "log level: debug, info, warn or error")
 }
 
-// run hosts the clients of a configuration, or those of a dataset.
+// run hosts the clients of a configuration or of a dataset.
 func (h *hosting) run(ctx context.Context) error {
 	usual := policy.Default()
 	for _, text := range h.policy {

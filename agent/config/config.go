@@ -25,7 +25,7 @@ type Config struct {
 	Store  Store  `yaml:"store"`
 	// History is a prepared file with earlier readings. The agent imports it once.
 	History string `yaml:"history"`
-	// Model is the folder of a model that clients use, such as that of a run.
+	// Model is the folder of a model that clients use, such as a run's folder.
 	Model string `yaml:"model"`
 	// Clients are the meters. If none are listed, the meters of the history are the clients. A
 	// client without settings takes its readings from the inbox and HTTP.
@@ -117,7 +117,7 @@ type MQTT struct {
 	// PasswordFile is a file with the password on one line.
 	PasswordFile string `yaml:"password_file"`
 	// CAFile is a file with the certificate authorities that sign the broker's certificate. By
-	// default, the agent uses those of the system.
+	// default, the agent uses the system's authorities.
 	CAFile string `yaml:"ca_file"`
 	// ServerName is the name in the broker's certificate, if it differs from the host in the
 	// address of the broker.

@@ -17,8 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "regenerate docs/reference/agent-yaml.md")
 
-// TestReference checks that docs/reference/agent-yaml.md has every key with its comment in
-// the code and its default.
+// TestReference checks that docs/reference/agent-yaml.md has every key, with its default and
+// its comment in the code.
 func TestReference(t *testing.T) {
 	const path = "../../docs/reference/agent-yaml.md"
 	want := reference(t)

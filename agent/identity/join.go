@@ -187,8 +187,8 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server for which only a pin is known. The pin is that of the
-// server's root certificate or of an issuer below the root.
+// pinned is a connection to a server for which only a pin is known. It belongs to the server's
+// root certificate, or to an issuer below the root.
 type pinned struct {
 	server, pin string
 	// root is the certificate with the pin. It is set once the connection is verified.

@@ -200,7 +200,7 @@ func (h host) Reports() ([]release.Report, func()) {
 }
 
 // tell returns the codes that the server should know now. Codes that indicate a faulty meter
-// are up to date; all other codes are those of the last report.
+// are up to date; all other codes come from the last report.
 func (m *member) tell(codes []string) (soon []string) {
 	for _, code := range codes {
 		if promptly(code) {
@@ -215,8 +215,8 @@ func (m *member) tell(codes []string) (soon []string) {
 	return soon
 }
 
-// promptly reports whether a finding shows a faulty meter. Flat readings and zeros do not,
-// because an empty house can cause them too.
+// promptly reports whether a finding shows a faulty meter. Flat readings and zeros do not show
+// a fault, because an empty house can cause them, too.
 func promptly(code string) bool {
 	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
 }

@@ -304,7 +304,8 @@ func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 	every := int64(r.state.Every(r.targets()...)) * is.seconds()
 	since = r.state.Next()
 	// A state that has seen the readings up to a recorded cutoff has recorded the issue at that
-	// cutoff. A new state has not, because the state in a model's folder ends before the issue.
+	// cutoff. A new state has not recorded the issue, because the state in a model's folder
+	// ends before it.
 	if recorded := (cutoff - 1) / every * every; since > recorded || since == recorded && !fresh {
 		return cutoff, nil
 	}

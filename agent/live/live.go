@@ -56,7 +56,7 @@ type ClientStatus struct {
 	Findings   []string
 	WantsRound bool
 	Pinned     bool // the client's model is not changed
-	// Next names the model of the next forecast if it differs from that of the newest forecast.
+	// Next names the next forecast's model if the newest forecast has another model.
 	Next string
 }
 

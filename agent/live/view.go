@@ -292,7 +292,7 @@ func (x ClientStatus) with(f *Issued, h *history, today int64) ClientStatus {
 }
 
 // setBack discards the newest issue if it is in the future. A wrong clock caused such an issue,
-// which would silence the service until its time.
+// which would silence the service until the clock reaches the issue's time.
 func (v *view) setBack(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -30,7 +30,7 @@ type Outcome string
 
 const (
 	Taken        Outcome = "taken"         // the message led to samples
-	NoValue      Outcome = "no-value"      // the message does not have the field
+	NoValue      Outcome = "no-value"      // the message lacks the field of the value
 	Unavailable  Outcome = "unavailable"   // the value is not known at the moment
 	Undated      Outcome = "undated"       // the message has no time, and its arrival does not give one
 	Malformed    Outcome = "malformed"     // the message is not in the expected format

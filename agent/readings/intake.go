@@ -297,7 +297,8 @@ func (f *flushOf) meterTime(client string, newest int64) int64 {
 }
 
 // track returns the state of a client's samples. It drops a state from the future, which a
-// wrong clock caused. With such a state, all samples would look too old until its time.
+// wrong clock caused. With such a state, all samples would look too old until the clock reaches
+// the state's time.
 func (f *flushOf) track(client string) (track, error) {
 	k, err := f.latest(client)
 	if k.any && k.since > f.now.Add(maxAhead).UnixMilli() {

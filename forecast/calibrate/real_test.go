@@ -212,7 +212,7 @@ func (m *trained) split(meter series.Meter) (first, test int) {
 	return at(series.Validation), at(series.Test)
 }
 
-// sameTime returns the newest known load that is a multiple of back steps before a step.
+// sameTime returns the newest known load at a distance from a step that is a multiple of back.
 func sameTime(load []float32, step, last, back int) float64 {
 	for at := step - back; at >= 0; at -= back {
 		if at <= last && !series.Missing(load[at]) {

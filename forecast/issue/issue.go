@@ -17,7 +17,7 @@ const (
 	Model   Source = "model"   // the client's model
 	Generic Source = "generic" // a model without personal layers
 	Median  Source = "median"  // the median at the same clock time in the last 28 days, if it has been better than last week's load
-	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or that of the extreme day
+	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or the load of the extreme day
 	Day     Source = "day"     // the load at the same clock time the day before
 	Last    Source = "last"    // the newest load
 	None    Source = "none"    // there is no forecast
@@ -42,7 +42,7 @@ const (
 	NoReadings         Reason = "no-readings"         // there is no recent reading
 	InputFilled        Reason = "input-filled"        // missing readings were replaced
 	WeatherObserved    Reason = "weather-observed"    // the weather is observed, not forecast
-	WeatherPersisted   Reason = "weather-persisted"   // the weather is that of the previous day
+	WeatherPersisted   Reason = "weather-persisted"   // the weather of the previous day was used
 	WeatherClimatology Reason = "weather-climatology" // the weather is the mean of month and hour
 	MostlyWeek         Reason = "mostly-week"         // the model has little weight compared with last week
 	ModelFailed        Reason = "model-failed"        // the model's output was not a number

@@ -13,7 +13,7 @@ type work struct {
 	past
 	extreme int // the local day with the highest peak, or 0 if there is none
 
-	medians, sorted []float64 // medians contains those of the next 24 hours, by step
+	medians, sorted []float64 // medians contains a median for each step of the next 24 hours
 	byMedian        bool      // medians forecast the client better than last week's load does
 
 	raw, values, fallbacks, simple []float64

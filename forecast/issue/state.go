@@ -71,7 +71,7 @@ type State struct {
 	generic        *track   // nil before the first forecast
 	byDay          []*track // tracks of the energies of days, by the time of recorded issues
 	peaks          *track
-	group          bool // the state is that of a sum
+	group          bool // the state belongs to a sum
 
 	work work
 }

@@ -151,7 +151,7 @@ func functions(decl ast.Decl) []ast.Node {
 	return all
 }
 
-// branches counts the branches of a function, except for those of the function literals in it.
+// branches counts the branches of a function, without the function literals in it.
 func branches(function ast.Node) int {
 	count := 0
 	ast.Inspect(function, func(n ast.Node) bool {

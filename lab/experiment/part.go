@@ -260,7 +260,7 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 }
 
 // choose returns, for each method of an earlier part, the point of that part's grid with the
-// lowest validation loss on the given dataset. The loss is that of the last evaluation, or the
+// lowest validation loss on the given dataset. The loss is the last evaluation's loss, or the
 // lowest of all evaluations if the earlier part keeps the best weights. If the earlier part
 // does not have this dataset, choose uses the first dataset of that part.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {

@@ -94,9 +94,9 @@ func (r Result) Diverged() int {
 const lateGain = 0.001
 
 // Improving returns how many of the runs were still improving when they ended. Such a run did
-// not diverge, and the validation loss of its last evaluation was lower than all others by more
-// than a thousandth, or it was never evaluated. For older results, which do not contain
-// late_gain, it is enough that the last loss is the lowest.
+// not diverge. Its last validation loss was lower than all others by more than a thousandth, or
+// it was never evaluated. For older results, which do not contain late_gain, it is enough that
+// the last loss is the lowest.
 func (r Result) Improving() int {
 	n := 0
 	gains, rose, lost := r.Figures["late_gain"], r.Figures["rose"], r.Figures["diverged"]

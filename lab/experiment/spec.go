@@ -78,7 +78,7 @@ const smallCohort = 4
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
-	// Quick contains settings that override those of the part's quick plan.
+	// Quick contains settings that override the part's quick plan.
 	Quick Fragment `yaml:"quick"`
 
 	tuned *tuned // set if the method comes from a part in Best

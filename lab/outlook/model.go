@@ -88,7 +88,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 }
 
 // sameData returns an error if the folder lacks the scaling of the clients' inputs, as in older
-// versions, and the data is not that of the run.
+// versions, and the data is not the run's data.
 func sameData(dir string, d *series.Dataset) error {
 	if _, err := os.Stat(filepath.Join(dir, serve.ScalingName)); err == nil {
 		return nil

@@ -57,8 +57,8 @@ func divergence(methods []*method) string {
 }
 
 // groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored, even if
-// their plans differ in their names. The baselines in the folder of a run are added to
-// those of its dataset.
+// their plans differ in their names. The baselines in a run's folder are added to the dataset's
+// baselines.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}

@@ -1,5 +1,5 @@
-// Package score scores the forecasts of other programs beside those of a run, for the same
-// clients and hours, against the loads of the dataset.
+// Package score scores the forecasts of other programs and of a run, for the same clients and
+// hours, with the loads of the dataset.
 package score
 
 import (
@@ -299,7 +299,7 @@ func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 }
 
 // compareLoads compares the loads in files with the dataset's loads at the same step and at the
-// neighbouring steps, because times in files are often those of another clock.
+// neighbouring steps, because times in files often follow another clock.
 func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	if s.shifted == nil {
 		s.shifted = map[int]int{}

@@ -33,9 +33,8 @@ func (s *simulation) best(kept []float32) (weights []float32, err *float32) {
 	return tail[:len(tail)-1], &tail[len(tail)-1]
 }
 
-// keepBest stores the weights in w.w if their error is lower than that of the best weights so
-// far. w.kept must contain the state of client i. For a client that has not trained, keepBest
-// stores nothing.
+// keepBest stores the weights in w.w if their error is the lowest so far. w.kept must contain
+// the state of client i. For a client that has not trained, keepBest stores nothing.
 func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 	weights, lowest := s.best(w.kept)
 	if first || !(float32(err) < *lowest) {
@@ -78,8 +77,8 @@ func (s *simulation) keepTail(client int, kept []float32) error {
 	return nil
 }
 
-// earlier returns the client's best weights so far, if the plan keeps them and there are
-// any. w.kept must contain the client's state.
+// earlier returns the client's best weights so far, or nothing if the plan does not keep them.
+// w.kept must contain the client's state.
 func (s *simulation) earlier(w *worker) [][]float32 {
 	if s.tail() == 0 || len(s.fleet.holdout) > 0 {
 		return nil

@@ -242,8 +242,7 @@ func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason
 	return p.GetOutcome() == v1.Outcome_OUTCOME_COUNTED, p.GetReason(), nil
 }
 
-// honestly sends honest results of all members but the hostile ones; all honest results must be
-// counted.
+// honestly sends honest results of all honest members, which must all be counted.
 func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) error {
 	for _, m := range c.members {
 		if slices.Contains(hostile, m) {

@@ -15,9 +15,9 @@ import (
 	"loadstar/rig/product"
 )
 
-// answer computes a client's result for a task, which consists of its share and its
-// numbers. The numbers are the change of the weights, followed by that of the control
-// variate if the task has one.
+// answer computes a client's result for a task, which consists of its share and its numbers.
+// The numbers are the change of the weights, followed by the change of the control variate if
+// the task has one.
 type answer func(t *v1.Task, weights []float32) ([]float32, *v1.Share)
 
 // harmless answers with a small change in no particular direction.

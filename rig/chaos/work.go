@@ -25,8 +25,8 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
-// generateOwn writes a prepared file with the server's data, whose meters differ from those
-// of the fleet.
+// generateOwn writes a prepared file with the server's data, whose meters differ from the
+// fleet's meters.
 func generateOwn(ctx context.Context, bin, dir string) (string, error) {
 	raw, prepared := filepath.Join(dir, "own"), filepath.Join(dir, "own.prepared")
 	if _, err := command(ctx, bin, nil, 2*time.Minute, "data", "generate", "--meters", "5", "--days", "60", "--seed", "77", "-o", raw); err != nil {

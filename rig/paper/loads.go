@@ -38,8 +38,8 @@ func summary(rows []experiment.Result) []string {
 	return cells
 }
 
-// sorted returns the values of a figure in ascending order, without those of buildings that
-// have no readings.
+// sorted returns the values of a figure in ascending order, without buildings that have no
+// readings.
 func sorted(rows []experiment.Result, name string) []float64 {
 	var values []float64
 	for _, r := range rows {

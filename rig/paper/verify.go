@@ -17,9 +17,9 @@ import (
 // ErrDiffers means that a file differs from what is computed from the results.
 var ErrDiffers = errors.New("files differ from what is computed from ours.tsv; write them with --verify --write")
 
-// Verify computes every verdict and every generated section from ours.tsv and
-// published.tsv. If write is true, it writes them into claims.yaml and README.md. Otherwise
-// it returns the differences, and an error that is ErrDiffers if there are any.
+// Verify computes every verdict and every generated section from ours.tsv and published.tsv. If
+// write is true, it writes them into claims.yaml and README.md. Otherwise, it returns any
+// differences, with an error that is ErrDiffers.
 func (p *Paper) Verify(write bool) (difference string, err error) {
 	results, err := p.Results()
 	if err != nil {

@@ -77,8 +77,8 @@ type Result struct {
 	Elapsed  time.Duration
 }
 
-// reach is the number of measured steps after a cutoff, which are those that a day-ahead
-// model forecasts.
+// reach is the number of measured steps after a cutoff, the same as a day-ahead model
+// forecasts.
 const reach = 24
 
 // run is a run in progress.

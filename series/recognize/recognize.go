@@ -438,8 +438,8 @@ func (f *Finding) times(r []string) (day, clock string) {
 	return day, clock
 }
 
-// steps counts how often each time between two consecutive rows of a meter occurs, in seconds.
-// best is the most frequent time.
+// steps counts the times between consecutive rows of a meter, by their length in seconds. best
+// is the most frequent time.
 func (f *Finding) steps(form table.Dates) (count map[int64]int, best int64) {
 	count = map[int64]int{}
 	before := map[string]int64{}

@@ -200,7 +200,7 @@ func writeBDG2(t *testing.T, group, dir string) {
 			}
 			put(t, file(meter), text.String())
 		})
-		// One file is too short, and in the other one the hours are in the wrong order.
+		// One file is too short, and the other has its hours in the wrong order.
 		var short, order strings.Builder
 		short.WriteString(header)
 		order.WriteString(header)

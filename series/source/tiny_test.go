@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// convertTiny converts a source that a test made by hand. Its contents are not those of the
+// convertTiny converts a source that a test made by hand. The source's contents differ from the
 // public source, so Convert must not put the files into place. convertTiny returns the contents
 // of the files by name.
 func convertTiny(t *testing.T, s Source, from string) map[string]string {

@@ -32,7 +32,7 @@ type place struct {
 	from, fromDay, fromAny float64 // degrees: wind direction, its daily change, and its deviation
 }
 
-// plot selects a building's type and its size among those of its type.
+// plot selects a building's type, and its size relative to others of the type.
 type plot struct {
 	kind  string
 	order float64 // in deviations from the median of the logarithm of the floor area

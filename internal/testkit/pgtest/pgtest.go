@@ -57,8 +57,8 @@ func Start(dir string, port int, options ...Option) (*Server, error) {
 	return s, s.Start()
 }
 
-// create creates the cluster. The locales of libc are often not installed; those of ICU always
-// are.
+// create creates the cluster. It uses a locale of ICU, because libc's locales are often not
+// installed.
 func (s *Server) create(more ...string) error {
 	return s.run("initdb", append(more, "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync", "--data-checksums")...)
 }

@@ -96,8 +96,8 @@ func (t *totals) localDay(unix int64) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
 }
 
-// days returns the energies and the peaks of a meter by local day. On days with 23 or 25
-// hours, the energy is that of 24 hours. The first and the last day may be incomplete.
+// days returns the energies and the peaks of a meter by local day. On days with 23 or 25 hours,
+// the energy covers 24 hours. The first and the last day may be incomplete.
 func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	start := t.localDay(m.Start)
 	energy, peak = series.Meter{ID: m.ID, Start: start}, series.Meter{ID: m.ID, Start: start}
