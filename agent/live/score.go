@@ -79,7 +79,7 @@ func (a *energySums) add(b energySums) {
 }
 
 // dayScore contains the sums of a UTC day by block. Its energy sums cover the 24 hours after
-// each issue of the UTC day that is the first issue of a local day.
+// the UTC day's issues that are the first of a local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums

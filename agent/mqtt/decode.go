@@ -32,7 +32,7 @@ const (
 	Taken        Outcome = "taken"         // the message led to samples
 	NoValue      Outcome = "no-value"      // the message lacks the field of the value
 	Unavailable  Outcome = "unavailable"   // the value is not known at the moment
-	Undated      Outcome = "undated"       // the message has no time, and its arrival does not give one
+	Undated      Outcome = "undated"       // the message has no time, and its arrival is not the value's time
 	Malformed    Outcome = "malformed"     // the message is not in the expected format
 	TooLarge     Outcome = "too-large"     // the message is larger than any message of a meter
 	UnknownTopic Outcome = "unknown-topic" // no client has that topic

@@ -120,7 +120,7 @@ func alive(c net.Conn) bool {
 }
 
 // Strangers who hold connections open do not block others, because an old connection makes room
-// for a new one. The test fails if new connections wait, or are refused, when there are too
+// for a new one. The test fails if new connections wait or are refused while strangers hold too
 // many.
 func TestStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -68,8 +68,8 @@ type Claim struct {
 	Figures string // evidence for the verdict
 }
 
-// Table is a table of text. The first column contains row headers. Columns that contain
-// only numbers are right-aligned.
+// Table contains text. The first column contains row headers. Columns that contain only numbers
+// are right-aligned.
 type Table struct {
 	Title, Note string
 	Columns     []string

@@ -21,7 +21,7 @@ const (
 	warmup       = 100
 	// blind is the share of examples without weather and country.
 	blind = 0.15
-	// Each client's readings before validationFrom are for training, those from there to
+	// Each client's readings before validationFrom are for training, the next readings until
 	// testFrom are for choosing settings, and the rest are for a single score.
 	validationFrom, testFrom = 0.8, 0.9
 	hours                    = 24

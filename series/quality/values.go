@@ -31,8 +31,8 @@ const (
 	// all but three have a maximum below 3 times their 99.9 % quantile, and no value in the
 	// top 1 % of a home is more than 1.5 times the next lower value.
 	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
-	// The maximum is a limit of the meter if it occurs at least ten times, and ten times as
-	// often as all other values within 10 % of the maximum together.
+	// The meter limits the values at the maximum if the maximum occurs at least ten times, and
+	// ten times as often as all other values within 10 % of the maximum together.
 	clippedLeast, clippedNear = 10, 0.9
 	// A value that includes the energy of one missing reading is about twice as high as it
 	// should be. A load that rises can look the same, so a warning needs at least

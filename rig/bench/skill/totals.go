@@ -194,9 +194,8 @@ func (f *fitted) from(out []float64, at int64) {
 	}
 }
 
-// rival returns a baseline as a rival, which forecasts the sum by step, the daily energies and
-// the daily peaks. Its hour of a peak is the hour with the highest forecast of the client's
-// load.
+// rival returns a baseline as a rival. It forecasts the sum by step, the daily energies and the
+// daily peaks. Its hour of a peak is the hour with the highest forecast of the client's load.
 func (t *totals) rival(name string) (r outlook.Rival, err error) {
 	perDay := t.data.StepsPerDay()
 	sum, err := fitBaseline(name, t.sum, 0, 7*perDay, perDay)

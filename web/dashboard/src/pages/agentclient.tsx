@@ -24,7 +24,7 @@ async function fetchAll(name: string, days: number, chosen: string, list: List):
   const own = encodeURIComponent(name), step = seconds(list.step) || 900;
   const known = list.clients.find((c) => c.client === name);
   const forecast = await optional(get<Forecast>(`forecasts/${own}`));
-  // The chart ends relative to the newest load, not to the browser's clock, because the agent's clock may differ.
+  // The newest load determines the end of the chart, because the browser's clock may differ from the agent's.
   const cutoff = forecast?.cutoff ?? known?.newest_reading;
   const anchor = cutoff ? Date.parse(cutoff) / 1000 : Math.floor(Date.now() / 1000 / step) * step;
   const from = Math.floor((anchor - days * 86400) / step) * step;
