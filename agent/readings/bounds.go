@@ -171,9 +171,9 @@ func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
 	return bad, err
 }
 
-// AcceptScale derives a new scale from a client's bad readings of the last 28 days, which the
-// owner has confirmed. It returns the number of accepted readings and the new bound in kW.
-// Without bad readings it returns an error.
+// AcceptScale derives a new scale from a client's bad readings of the last 28 days, after the
+// owner has confirmed them. It returns the number of accepted readings and the new bound in kW.
+// Without bad readings, it returns an error.
 func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	i.mu.Lock()
 	c, ok := i.clients[client]

@@ -12,7 +12,7 @@ import (
 )
 
 // heldDays is the number of days before the cutoff that are not used to fit personal layers.
-// Only they can show the quality of the fitted layers.
+// Only such days can show the quality of the fitted layers.
 const heldDays = 14
 
 const daySeconds = 86400

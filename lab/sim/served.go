@@ -19,7 +19,7 @@ import (
 // weights: the scaling of each client, its fine-tuned weights, and the state that the client
 // learned from its forecasts' errors.
 
-// servedHours is the reach of the forecasts from whose errors clients learn.
+// servedHours is the length of the forecasts from whose errors clients learn.
 const servedHours = 48
 
 // writeTuned writes a client's fine-tuned weights, which are in w.w, to the run's folder.

@@ -77,8 +77,7 @@ type Result struct {
 	Elapsed  time.Duration
 }
 
-// reach is the number of measured steps after a cutoff, the same as a day-ahead model
-// forecasts.
+// reach is the number of measured steps after a cutoff, as many as a day-ahead model forecasts.
 const reach = 24
 
 // run is a run in progress.
