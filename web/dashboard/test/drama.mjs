@@ -1,5 +1,5 @@
-// A scripted drama in a real fleet. In each scene, something fails, and the script compares what pages, commands, API,
-// metrics and log report within a minute with the truth. `make drama` runs it. ONLY=garbage,killed selects scenes, and
+// A scripted drama in a real fleet. In each scene, something fails, and the script checks that pages, commands, API,
+// metrics and log report the truth within a minute. `make drama` runs it. ONLY=garbage,killed selects scenes, and
 // SHORT=1 selects those that take seconds. BEFORE=1 with LOADSTAR_BIN tests a binary of commit 7e11de1, to show which
 // scenes it fails. The last line of the output is the result.
 import { spawn, spawnSync } from "node:child_process";
