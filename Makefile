@@ -1,7 +1,7 @@
 # `make help` lists the targets.
 
 TOOL    := go tool -modfile=tools/go.mod
-# The tests of the whole product, its benchmarks and the papers are a module of their own.
+# The tests of the whole product, its benchmarks and the papers are in a separate module.
 IN_RIG   = cd rig && go tool -modfile=../tools/go.mod $(1)
 # A tag gives its commit a version. Before the first tag, v0.1.0, versions are 0.1.0-dev with the number and hash of the commit.
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || git describe --always --dirty 2>/dev/null | sed "s/^/0.1.0-dev-$$(git rev-list --count HEAD)-g/" | grep . || echo 0.1.0-dev)
@@ -27,7 +27,7 @@ version: ## Print the version that a build gets
 	@echo $(VERSION)
 
 .PHONY: quick
-quick: format vet-host test-quick ## Check while you edit, within a minute: format, vet, unit tests without servers or child processes
+quick: format vet-host test-quick ## Run quick checks, within a minute: format, vet, unit tests without servers or child processes
 
 .PHONY: check
 check: format tidy vet lint errcheck test ## Run all checks that a change must pass: format, tidy modules, vet, staticcheck, errcheck, all tests
@@ -55,7 +55,7 @@ vet-host:
 	go -C rig vet ./...
 
 .PHONY: vet
-vet: vet-host ## Run go vet, for arm64 too because of its assembly
+vet: vet-host ## Run go vet, also for arm64 because of its assembly
 	GOARCH=arm64 go vet ./nn/...
 	cd nn/kernel/gen && go vet ./...
 
@@ -66,12 +66,12 @@ lint: ## Run staticcheck
 	cd nn/kernel/gen && go tool -modfile=../../../tools/go.mod staticcheck ./...
 
 .PHONY: errcheck
-errcheck: ## Fail if code outside the tests ignores an error; exceptions are in tools/errcheck.txt
+errcheck: ## Fail if code outside the tests ignores an error; tools/errcheck.txt lists exceptions
 	$(TOOL) errcheck -ignoretests -exclude tools/errcheck.txt ./...
 	$(call IN_RIG,errcheck -ignoretests -exclude ../tools/errcheck.txt ./...)
 
 .PHONY: vulncheck
-vulncheck: ## Check for known vulnerabilities in the code that we call; prints "not checked" if the database cannot be reached
+vulncheck: ## Check for known vulnerabilities in called code; prints "not checked" if the database is unreachable
 	@out=$$({ $(TOOL) govulncheck ./... && $(call IN_RIG,govulncheck ./...); } 2>&1); code=$$?; \
 	case "$$out" in \
 	*"fetching vulnerabilities"*) echo "not checked: the Go vulnerability database cannot be reached" ;; \
@@ -79,7 +79,7 @@ vulncheck: ## Check for known vulnerabilities in the code that we call; prints "
 	esac
 
 .PHONY: workflows
-workflows: ## Check the workflow of the hosted CI, and that it runs every part of .ci/run
+workflows: ## Check that the workflow of the hosted CI is valid and runs every part of .ci/run
 	$(TOOL) actionlint .github/workflows/*.yaml
 	@want="part: [$$(.ci/run --list | paste -sd, | sed 's/,/, /g')]"; grep -qF "$$want" .github/workflows/ci.yaml || { echo "ci.yaml has no $$want"; exit 1; }
 
@@ -100,23 +100,23 @@ test-quick:
 
 .PHONY: test
 test: ## Run all tests
-	go test -vet=off -timeout 30m ./... # make vet has all checks; a busy machine is slow
+	go test -vet=off -timeout 30m ./... # make vet runs all vet checks; a busy machine is slow
 	go -C rig test -vet=off -timeout 30m ./...
 
-# The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
+# The long tests have more kills, more model steps and larger fleets. $(1) selects tests, $(2) packages.
 LONG = LOADSTAR_TEST_LONG=1 go $(if $(3),-C $(3)) test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
 
 .PHONY: test-long
-test-long: ## Run all tests in their long form; about half an hour on two cores
+test-long: ## Run all tests with their long settings; about half an hour on two cores
 	$(call LONG,,./...)
 	$(call LONG,,./...,rig)
 
 .PHONY: test-kills
-test-kills: ## Run the long form of the tests that kill processes
+test-kills: ## Run the tests that kill processes, with their long settings
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
 
 .PHONY: robust
-robust: ## Train with hostile clients, three seeds, and print the errors with each defence; hours, and RESULTS=FILE keeps finished runs; PRIVATE=1 for private plans alone, about ten minutes
+robust: ## Train with hostile clients and three seeds, and print the errors with each defence; takes hours; RESULTS=FILE stores finished runs; PRIVATE=1 for private plans only, about ten minutes
 ifdef PRIVATE
 	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobustPrivate -v -timeout 90m
 else
@@ -126,29 +126,29 @@ else
 endif
 
 .PHONY: garbage
-garbage: ## Train with 3 % of garbage readings in 5 of 42 clients, three seeds, with and without it left out; half an hour; RESULTS=FILE keeps finished runs
+garbage: ## Train with 3 % of garbage readings in 5 of 42 clients and three seeds, with and without removing the garbage; half an hour; RESULTS=FILE stores finished runs
 	LOADSTAR_TEST_LONG=1 LOADSTAR_RESULTS=$(abspath $(RESULTS)) go test ./lab/sim -run TestGarbage -v -timeout 0
 
 .PHONY: test-models
-test-models: ## Run the long form of the model-based tests
+test-models: ## Run the model-based tests, with their long settings
 	$(call LONG,Model|Law,./agent/state ./fed/... ./lab/... ./server/...)
 
 .PHONY: year
-year: ## Run a year of live forecasts of 42 real clients on a virtual clock, and compare live forecasts with the backtest on three groups; about half an hour
+year: ## Run a year of live forecasts for 42 real clients on a virtual clock, and compare live forecasts with backtests on three groups; about half an hour
 	LOADSTAR_TEST_LONG=1 go -C rig test -count=1 -timeout 120m -v -run 'TestYear$$|TestLiveEqualsBacktest' ./year
 
 .PHONY: test-device
 test-device: ## Test the agent on an emulated small device, with a year of readings; needs qemu-user-static
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
-# All packages that share memory between goroutines.
+# All packages whose goroutines share memory.
 RACE_PACKAGES := ./agent/... ./server/... ./keeper ./fed/serve ./series/feature ./internal/connlimit ./internal/mtls ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
 	CGO_ENABLED=1 go -C rig test -race -timeout 60m ./simulation ./faultfs ./fleetload ./bench/...
 
-# The translated C code of SQLite is not watched: it has no goroutines, and takes minutes to compile and run when it is.
+# The translated C code of SQLite is not instrumented: it has no goroutines, and would take minutes to compile and run.
 RACE_SHORT := CGO_ENABLED=1 go test -race -short -timeout 20m -gcflags='modernc.org/...=-race=false'
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
@@ -182,7 +182,7 @@ generated: ## Fail if the committed assembly or protocol code differs from the g
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && mkdir $$dir/out && $(call PROTOC,$$dir,$$dir/out) && \
 	for f in $$dir/out/proto/loadstar/v1/*; do diff -q proto/loadstar/v1/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
-# A registry can be slow, and npm then ends without a message. Its cache keeps what has arrived.
+# npm ends without a message if a registry is slow, so retry. Its cache keeps what has arrived.
 NPM_TRY := npm ci --ignore-scripts --silent --prefer-offline
 NPM_CI := { $(NPM_TRY) || $(NPM_TRY); }
 
@@ -206,7 +206,7 @@ web-check: ## Fail if the committed bundles differ from what web/ builds
 			{ echo "internal/webui/bundle/$$f.gz is not what web/dashboard builds: run make web"; exit 1; }; \
 	done
 
-# Documentation and packages. All of it is built from the commit alone, with its time, so that anybody can repeat it.
+# Documentation and packages. They depend only on the commit and its time, so that anybody can repeat the build.
 EPOCH     ?= $(shell git log -1 --format=%ct)
 DIST      ?= dist
 PLATFORMS ?= linux-amd64 linux-arm64 linux-armv7 darwin-arm64 windows-amd64
@@ -229,11 +229,11 @@ reference: ## Regenerate docs/reference: commands, agent.yaml, server.yaml, plan
 	go test ./internal/archtest -run TestReference -rewrite
 
 .PHONY: tables
-tables: ## Read tables as people have them, spreadsheets among them, and print what becomes of each
+tables: ## Read tables in formats that users have, including spreadsheets, and print the outcome for each
 	go test ./series/read -run TestForms -v
 
 .PHONY: reference-check
-reference-check: ## Fail if docs/reference/commands.md or lab.md is not that of the commands
+reference-check: ## Fail if docs/reference/commands.md or lab.md does not match the commands
 	@go run -tags docs ./cmd/loadstar reference | diff -u docs/reference/commands.md - || { echo "run make reference"; exit 1; }
 	@go -C rig run -tags docs ./cmd/loadstar-lab reference | diff -u docs/reference/lab.md - || { echo "run make reference"; exit 1; }
 
@@ -260,7 +260,7 @@ python-test: build ## Build the wheel, install it in a clean environment, run it
 	tools/python-test.sh
 
 .PHONY: compose-test
-compose-test: ## Start the services of deploy/compose.yaml as processes, train a run, and ask Prometheus for what Grafana's dashboards ask; needs postgresql and prometheus
+compose-test: ## Start the services of deploy/compose.yaml as processes, train a run, and send the queries of Grafana's dashboards to Prometheus; needs postgresql and prometheus
 	go -C rig test ./compose -count=1 -timeout 20m -v
 
 .PHONY: helm-test
@@ -268,11 +268,11 @@ helm-test: ## Render the Helm chart with three sets of values, and decode every 
 	go -C tools/helm test ./...
 
 .PHONY: web-test
-web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four looks; needs npm and chromium
+web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four combinations of theme and width; needs npm and chromium
 	cd web/dashboard && $(NPM_CI) && npm test --silent
 
 .PHONY: drama
-drama: build ## Let things go wrong in a real fleet, and check what pages, commands, metrics and log say within a minute; ONLY=killed,lost for some scenes, SHORT=1 for those that take seconds, CLOCK=1 for wrong clocks, whose first build takes minutes; needs npm, chromium, mosquitto and, for a full disk, root
+drama: build ## Break parts of a real fleet, and check that pages, commands, metrics and log report it within a minute; ONLY=killed,lost for some scenes, SHORT=1 for those that take seconds, CLOCK=1 for wrong clocks (the first build takes minutes); needs npm, chromium, mosquitto and, for a full disk, root
 	cd web/dashboard && $(NPM_CI)
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	{ test -z "$(CLOCK)" || export LOADSTAR_CLOCK_BIN=$$(go -C rig run ./chaos -build-clock $$dir); } && \
@@ -282,7 +282,7 @@ drama: build ## Let things go wrong in a real fleet, and check what pages, comma
 screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generated data; needs npm and chromium
 	cd web/dashboard && $(NPM_CI) && node test/picture.mjs dashboard ../../docs/pictures/dashboard.webp
 
-# The run is one of those that make coverage scores.
+# make coverage also scores this run.
 PICTURED := cambridge-core42-2016-17
 .PHONY: forecast-picture
 forecast-picture: build ## Draw docs/pictures/forecasts.webp of a run on real data; about a minute; needs the data, npm and chromium
@@ -301,7 +301,7 @@ test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	for p in $(ARM_PACKAGES); do echo arm64 $$p; echo armv7 $$p; done | xargs -P $$(nproc) -L 1 tools/test-arm.sh $$dir
 
-# Targets have a number of executions, not a time: with a time limit, Go's fuzzer may report its own deadline as a
+# Targets are limited by executions, not by time: with a time limit, Go's fuzzer may report its own deadline as a
 # failure (golang/go#75804). The numbers are executions per second on two cores.
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safetensors:FuzzRead:20000 nn/safetensors:FuzzOpen:15000 forecast/issue:FuzzState:40 fed/serve:FuzzScaling:5000 fed/serve:FuzzStates:10000 \
@@ -310,7 +310,7 @@ FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safete
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
 	internal/mtls:FuzzJoinToken:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
 	agent/readings:FuzzDocument:200 fed/member:FuzzStatement:1500 keeper:FuzzEnrol:300 keeper:FuzzCheck:300 keeper:FuzzRelease:300
-# Targets that take minutes to compile for the fuzzer, because they include a database.
+# These targets take minutes to compile for the fuzzer, because they include a database.
 FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
@@ -319,57 +319,57 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 		go test -run '^$$' -fuzztime $$((rate * $(FUZZ_SECONDS)))x -fuzzminimizetime 20x -fuzz "^$$target$$" "./$$package"; \
 	done
 
-# The last line of the output is the result, so the test binary runs without go test.
+# The test binary runs without go test, so that the last line of the output is the result.
 .PHONY: simulation
-simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one and shrinks its faults; PRIVATE=1 for private runs only
+simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one seed and shrinks its faults; PRIVATE=1 for private runs only
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go -C rig test -c -o $$dir/simulation ./simulation && \
 	$$dir/simulation -test.run 'TestSeeds|TestRepeats' -test.timeout 0 $(if $(SEED),-first $(SEED) -seeds 1,-first $(or $(FIRST),1) -seeds $(or $(SEEDS),200)) $(if $(PRIVATE),-private)
 
 .PHONY: simulation-planted
-simulation-planted: ## Plant bugs in the product, and check that the simulation finds each within 1,000 seeds; about eight minutes
+simulation-planted: ## Plant bugs in the product, and check that the simulation finds each of them within 1,000 seeds; about eight minutes
 	go -C rig test -count=1 -timeout 120m -v -run TestPlanted ./simulation -args -planted
 
 CASES ?= 10000
 .PHONY: private
-private: ## Play CASES rounds of random fleets, keepers and a lying server: each sum must be exact or refused, and nothing may leak; JSON=1 for JSON
+private: ## Simulate CASES rounds of random fleets, keepers and a lying server: each sum must be exact or refused, and nothing may leak; JSON=1 for JSON
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run 'TestPrivate$$' -test.timeout 0 -cases $(CASES)
 
 .PHONY: private-identity
-private-identity: ## Train 20 plans as private ones in the simulator, and six of them in fleets of 20 agents with 200 clients and two keepers, on SQLite, on PostgreSQL and through a region: the weights must be those without masks; needs PostgreSQL; JSON=1 for JSON
+private-identity: ## Train 20 plans as private plans in the simulator, and six of them in fleets of 20 agents with 200 clients and two keepers, on SQLite, on PostgreSQL and through a region: the weights must equal those without masks; needs PostgreSQL; JSON=1 for JSON
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/server ./server && cd server && $$dir/server -test.run 'TestPrivateIdentity$$' -test.timeout 0 -identity
 
 .PHONY: private-planted
-private-planted: ## Switch off the keeper's rules and plant mistakes of agents: the checker must find each leak within 1,000 cases; half a minute
+private-planted: ## Disable rules of the keeper, and plant bugs in agents: the checker must find each leak within 1,000 cases; half a minute
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/keeper ./keeper && $$dir/keeper -test.run TestPrivatePlanted -test.timeout 0
 
 KILLS ?= 40
 .PHONY: chaos
-chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; FORM=private or private-one for private plans with a keeper; needs PostgreSQL
+chaos: build ## Chaos test: kill processes of a single server and of a cluster at random, KILLS times each, and check the result; FORM=private or private-one for private plans with a keeper; needs PostgreSQL
 	for form in $(or $(FORM),one cluster); do go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)) || exit 1; done
 
 CUTS ?= 40
 .PHONY: power
-power: build ## Cut the power of a fleet's machines, CUTS times per form: they lose what was not synced; needs PostgreSQL, root and /dev/fuse
+power: build ## Cut the power of a fleet's machines, which lose unsynced data, CUTS times with a single server and with a cluster; needs PostgreSQL, root and /dev/fuse
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault power -form one -kills $(CUTS) $(if $(SEED),-seed $(SEED))
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault power -form cluster -kills $(CUTS) $(if $(SEED),-seed $(SEED))
 
 .PHONY: full-disk
-full-disk: build ## Make the disks of a fleet full or read-only for seconds, TIMES times per form; needs PostgreSQL, root and /dev/fuse
+full-disk: build ## Make the disks of a fleet full or read-only for seconds, TIMES times with a single server and with a cluster; needs PostgreSQL, root and /dev/fuse
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault disk -form one -kills $(TIMES) $(if $(SEED),-seed $(SEED))
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault disk -form cluster -kills $(TIMES) $(if $(SEED),-seed $(SEED))
 
 FLIPS ?= 200
 .PHONY: corruption
-corruption: build ## Flip FLIPS bits in the files of a stopped fleet, and cut a fifth as many files short: all damage that matters must be found; needs PostgreSQL
+corruption: build ## Flip FLIPS bits in the files of a stopped fleet, and truncate a fifth as many files: all damage that matters must be detected; needs PostgreSQL
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault corruption -kills $(FLIPS) $(if $(SEED),-seed $(SEED))
 
 .PHONY: foreign
-foreign: build ## Kill a server and let Python, sqlite3 and people use its SQLite ledger in 25 ways: it must count right afterwards, or say what is wrong; needs sqlite3 and Python
+foreign: build ## Kill a server, and use its SQLite ledger in 25 ways with Python, sqlite3 and file commands: afterwards, the server must count correctly or report what is wrong; needs sqlite3 and Python
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fault foreign $(if $(SEED),-seed $(SEED))
 
 FORMS ?= one cluster
 .PHONY: chaos-fedsim
-chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times per form; needs PostgreSQL
+chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times with a single server and with a cluster; needs PostgreSQL
 	for form in $(FORMS); do go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -fedsim -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) || exit 1; done
 
 TIMES ?= 50
@@ -379,27 +379,27 @@ failover: build ## Break the primary of a PostgreSQL cluster under Patroni TIMES
 
 JUMPS ?= 12
 .PHONY: clocks
-clocks: ## Set the clocks of servers, agents and PostgreSQL by an hour and a year, and check the result; the first build takes minutes; needs PostgreSQL and libfaketime
+clocks: ## Shift the clocks of servers, agents and PostgreSQL by an hour and a year, and check the result; the first build takes minutes; needs PostgreSQL and libfaketime
 	go -C rig run ./chaos -form cluster -fault clocks -kills $(JUMPS) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 LINKS ?= 13
 .PHONY: links
-links: build ## Make the links between agents, servers and PostgreSQL bad in LINKS ways, let the S3 store fail, and check the result; needs PostgreSQL
+links: build ## Disturb the links between agents, servers and PostgreSQL in LINKS ways, make the S3 store fail, and check the result; needs PostgreSQL
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault links -kills $(LINKS) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 	$(if $(filter 0,$(S3)),,go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault s3 -kills $(or $(S3),7) -patience 4m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)))
 
 AWAY ?= 3m
 .PHONY: outages
-outages: build ## Stop PostgreSQL for AWAY, and check the result; then an hour without each store, on virtual time; needs PostgreSQL
+outages: build ## Stop PostgreSQL for AWAY, and check the result; then simulate an hour without each store on virtual time; needs PostgreSQL
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
 	go -C rig test -count=1 -timeout 60m -v -run TestAway ./simulation -args -away 1h -outages 10
 
 .PHONY: keeper-away
-keeper-away: build ## Stop the keeper of private runs for AWAY, 10m for example, and check what a run says meanwhile and its weights; needs PostgreSQL
+keeper-away: build ## Stop the keeper of private runs for AWAY, such as 10m, and check what a run reports meanwhile, and its weights; needs PostgreSQL
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -form private -fault keeper -kills 1 -for $(AWAY) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(PATIENCE),-patience $(PATIENCE))
 
 .PHONY: faults
-faults: build ## Run a short form of power, full-disk, corruption, foreign, failover, outages, links and keeper-away; about six minutes
+faults: build ## Run short versions of power, full-disk, corruption, foreign, failover, outages, links and keeper-away; about six minutes
 	$(MAKE) power CUTS=8
 	$(MAKE) full-disk TIMES=3
 	$(MAKE) corruption FLIPS=60
@@ -414,7 +414,7 @@ attacks: build ## Carry out the attacks of the security review against the built
 	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar $(if $(ONLY),-only $(ONLY))
 
 .PHONY: leaks
-leaks: ## Carry out the attacks on readings with a year of real readings and all defaults, and print what they learn; about half an hour
+leaks: ## Carry out the attacks on readings with a year of real readings and all defaults, and print what they reveal; about half an hour
 	LOADSTAR_TEST_LONG=1 go -C rig test ./attack -run 'TestLeaks|TestWhatRemains' -count=1 -v -timeout 0
 
 .PHONY: floods
@@ -422,10 +422,10 @@ floods: build ## Measure honest calls during each flood, on SQLite and PostgreSQ
 	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2
 	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
 
-# The newest commits without the defences, one for each review. rig/attack knows which attacks belong to which.
+# The newest commits without the defences, one for each review. rig/attack lists the attacks for each of them.
 UNDEFENDED := 65e9244 7e11de1
 .PHONY: attacks-before
-attacks-before: ## Carry out the attacks against the servers of the commits that the reviews attacked: each must succeed; UNDEFENDED=commit for one
+attacks-before: ## Carry out the attacks against the servers of the commits that were reviewed: each attack must succeed; UNDEFENDED=commit for one
 	@set -e; for commit in $(UNDEFENDED); do \
 		dir=$$(mktemp -d); trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT; \
 		git worktree add --quiet --detach $$dir/source $$commit; \
@@ -435,11 +435,11 @@ attacks-before: ## Carry out the attacks against the servers of the commits that
 	done
 
 .PHONY: old-state
-old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
+old-state: build ## Begin runs with an older binary, OLD=path, and continue them with the current one: simulator, server, agents
 	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath "$(OLD)")
 
 .PHONY: bench-fleet
-bench-fleet: build ## Load-test the server with 10,000 simulated agents, beside bare HTTP and bare counting
+bench-fleet: build ## Load-test the server with 10,000 simulated agents, and compare it with bare HTTP and bare counting
 	bin/loadstar-lab bench fleet
 
 SOAK ?= 1h
@@ -464,7 +464,7 @@ papers: build ## Train the papers' experiments, one after the other; about 24 ho
 	python3 papers/recompute.py && bin/loadstar-lab reproduce all --verify --write
 
 .PHONY: papers-check
-papers-check: build ## Compute the papers' verdicts again, and twenty of them with numpy if it is installed; ends with a line of counts
+papers-check: build ## Recompute the papers' verdicts, and twenty of them with numpy if it is installed; the last line contains counts
 	@if python3 -c 'import numpy' 2>/dev/null; then python3 papers/recompute.py > /dev/null; git diff --exit-code -- papers/recomputed.tsv; fi
 	@bin/loadstar-lab reproduce all --verify
 
@@ -474,7 +474,7 @@ pretrained: ## Train the model in the binary (fed/serve/generic.f16) on Cambridg
 
 PEERS ?= 6
 .PHONY: ages
-ages: ## Score the model in the binary by days of readings, on groups that it has not seen; ten minutes of CPU time; needs the data and python3-sklearn
+ages: ## Score the model in the binary by clients' days of readings, on groups that were not used for training; ten minutes of CPU time; needs the data and python3-sklearn
 	@$(DATA_ROOT); go -C rig build -o $(CURDIR)/bin/ ./pretrain && bin/pretrain ages -peer $(PEERS) sgsc-core19 robin-core42 hog-core42
 
 .PHONY: baselines
@@ -505,17 +505,17 @@ comparison: build ## Regenerate docs/reference/comparison.md: dense, its twins a
 	} > docs/reference/comparison.md.new && mv docs/reference/comparison.md.new docs/reference/comparison.md
 
 .PHONY: steps
-steps: build ## Train one plan of 24 hours on hourly, 30-minute and 15-minute readings, beside baselines: the tables of docs/forecast.md; about ten minutes of CPU
+steps: build ## Train a plan that forecasts 24 hours on hourly, 30-minute and 15-minute readings, and score baselines: the tables of docs/forecast.md; about ten minutes of CPU
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	bin/loadstar compare --data datasets/sgsc-core19.yaml,datasets/sgsc-30min-core19.yaml,datasets/bose2023-ca-sample.yaml \
 	  --plan plans/day-ahead.yaml --baseline naive-week,rolling-median,ridge-rich --out runs/steps --markdown
 
 .PHONY: uses
-uses: build ## Score the energy of days, hourly sums and daily peaks on four groups: the table of docs/forecast.md; about ten minutes of CPU; SHORT=1 for seconds on the sample
+uses: build ## Score forecasts of daily energy, hourly sums and daily peaks on four groups: the table of docs/forecast.md; about ten minutes of CPU; SHORT=1 for seconds on the sample
 	@$(if $(SHORT),,$(DATA_ROOT);) tools/uses.sh $(if $(SHORT),short)
 
 .PHONY: coverage
-coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of the readings removed: error, coverage of P10 to P90, sources; about ten minutes
+coverage: build ## Score the forecasts of runs on seven groups, with all readings and with 2 % of them removed: error, coverage of P10 to P90, sources; about ten minutes
 	@$(DATA_ROOT); \
 	for g in $(CORE_GROUPS); do \
 	  test -e runs/coverage/$$g/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$$g.yaml --out runs/coverage/$$g --quiet --baseline none >/dev/null || exit 1; \
@@ -525,7 +525,7 @@ coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of
 	done
 
 .PHONY: peers
-peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; continues; needs python3-sklearn and python3-xgboost
+peers: build ## Measure gradient boosting on the features of dense, with results in docs/peers; takes hours, resumable; needs python3-sklearn and python3-xgboost
 	@$(DATA_ROOT); export OMP_NUM_THREADS=1; \
 	skill() { bin/loadstar-lab bench skill --data datasets/$$g.yaml --out docs/peers "$$@"; }; \
 	for g in $(CORE_GROUPS); do \
@@ -545,7 +545,7 @@ pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
 	done; cd tools && go run ./skillchart $$dir/hour-ahead.json $$dir/day-ahead.json > ../docs/pictures/skill.svg
 
 .PHONY: large-fleet
-large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 rounds, and print time and memory
+large-fleet: build ## Simulate 10,000 synthetic clients, with 100 in each of 300 rounds, and print time and memory
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	printf 'name: large\nalgorithm: fedavg\npartition: head\nrounds: 300\nschedule: {cohort: 100}\n' > $$dir/plan.yaml && \
 	bin/loadstar data generate --meters 10000 -o $$dir/fleet && \

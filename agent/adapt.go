@@ -16,7 +16,7 @@ import (
 )
 
 // newcomers holds the work for clients that a run has held out, until the server has the
-// result. It is kept only in memory, because the server asks again after a restart. The
+// result. The work is kept only in memory, because the server asks again after a restart. The
 // worklist's mutex protects it.
 type newcomers struct {
 	jobs []*job

@@ -7,8 +7,8 @@
 // to disk before sending it, and resends it until the server decides. If the result is counted,
 // the clients keep the personal layers they trained; otherwise they keep the previous ones
 // ([loadstar/agent/state]). If a crash loses the work of a turn, the agent trains the turn
-// again. The same readings give the same bits. New readings give another result, which does no
-// harm: the lost result was not on disk, so it was never sent.
+// again. The same readings give the same bits. New readings give a different result. This is
+// harmless, because the lost result was never sent.
 //
 // Two goroutines share one worklist. One calls the server and one trains. A third goroutine
 // fetches the models that the server releases ([loadstar/agent/release]). They do not wait for
@@ -67,12 +67,12 @@ type Config struct {
 	// Clock is the clock for everything that concerns keepers. If it is nil, [time.Now] is
 	// used.
 	Clock func() time.Time
-	// Dataset holds the readings. Each of its meters is a client of the same name.
+	// Dataset holds the readings. Each of its meters is a client with the same name.
 	Dataset *series.Dataset
 	// Source is used instead of Dataset if the readings grow. It returns the current
 	// readings, and a function that releases them. The agent calls Source when it
 	// begins or resumes a run, so that all rounds of a session use the same readings. The
-	// clients are the meters of the first call.
+	// clients are the meters that the first call returns.
 	Source func() (d *series.Dataset, release func(), err error)
 	// Version is the program's version. Operators see it in lists of the fleet.
 	Version string
@@ -158,7 +158,7 @@ type agent struct {
 	members   *members
 	service   loadstarv1.AgentServiceClient
 	worklist  *worklist
-	// training is held while a job or an audit uses the session and the blobs.
+	// training is locked while a job or an audit uses the session and the blobs.
 	training  sync.Mutex
 	session   *session // session of the most recent plan
 	pulse     pulse
@@ -276,8 +276,8 @@ func (a *agent) open() error {
 			return err
 		}
 	}
-	// The response limit allows about 1 KiB per client, which is enough for a few turns of
-	// every client, 24 KiB of heads for each of eight runs, and the blobs of tasks.
+	// The response limit has room for a few turns of every client (about 1 KiB per client), 24
+	// KiB of heads for each of eight runs, and the blobs of tasks.
 	most := 256<<10 + len(a.names)<<10 + maxBlobs
 	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most), protocol.Client())
 	if len(results) > 0 {

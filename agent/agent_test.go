@@ -166,7 +166,7 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 // under load.
 var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, seek: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
 
-// testSecret is the secret of the agents in tests, so that their training can be repeated.
+// testSecret replaces the agents' random secrets, so that tests can repeat their training.
 var testSecret = [32]byte{1}
 
 // config returns the configuration of an agent with the given name, server, folder and
@@ -493,7 +493,6 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// newSessionOf creates a session for a plan given as settings.
 func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
 	t.Helper()
 	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30, &anyPlan, testSecret)

@@ -45,7 +45,8 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 	path := filepath.Join(b.dir, hash)
 	if data, err := b.read(path, hash, size, exact); err == nil {
 		now := time.Now()
-		// Mark the blob as recently used. If this fails, the blob is only evicted earlier.
+		// Mark the blob as recently used. A failure only means that the blob is evicted
+		// earlier.
 		_ = os.Chtimes(path, now, now)
 		return data, nil
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestWholeBlocks checks that a session with blocks has the same training data as the
-// simulator, and less than without blocks.
+// simulator, and less data than a session without blocks.
 func TestWholeBlocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	home := series.Meter{ID: "home", Start: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).Unix()}

@@ -100,9 +100,9 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	return len(r.GetRefused()) > 0, a.members.hearStatements(r.GetStatements())
 }
 
-// exchange reports the open turns, sends declines and a result or a chunk of one, and handles
-// the response. Before it returns, it writes the response's decisions to disk. It returns the
-// time to the next call and whether to announce the clients first.
+// exchange reports the open turns, sends declines and a result or a chunk of a result, and
+// handles the response. Before it returns, it writes the response's decisions to disk. It
+// returns the time to the next call and whether to announce the clients first.
 func (a *agent) exchange(ctx context.Context) (next time.Duration, announce bool, err error) {
 	select {
 	case <-a.worklist.post: // this call has handled the signal

@@ -19,7 +19,6 @@ type story struct {
 	weights []string
 }
 
-// add adds a version to the story.
 func (s *story) add(run, weights string) {
 	h := head.Head{Run: run, Version: int64(len(s.heads)), Weights: weights}
 	if n := len(s.heads); n > 0 {
@@ -32,9 +31,9 @@ func (s *story) add(run, weights string) {
 }
 
 // TestTwoStories checks a server that shows two agents different weights for the same version.
-// The contradiction must be detected, even after a restart, as soon as one of them sees a head
-// that the other was shown. Agents follow a consistent server, even through versions that they
-// have not seen.
+// The contradiction must be detected, even after a restart, as soon as one agent sees a head
+// that the server has shown to the other. Agents follow a consistent server, even through
+// versions that they have not seen.
 func TestTwoStories(t *testing.T) {
 	d := meters(t, 1)
 	plan := dense(settings{"rounds": 40, "client.lr": 0.005})

@@ -21,8 +21,8 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// enrolEvery is the interval of enrolments until the keeper answers. After a refusal,
-// refusedEvery applies.
+// enrolEvery is the interval of enrolments until the keeper responds. After a refusal, the
+// interval is refusedEvery.
 const (
 	// seekEvery is the longest interval at which an agent announces itself while it is not enrolled
 	// with a keeper that it trusts. The server may have learned of the keeper in the meantime. The
@@ -91,7 +91,7 @@ func (ms *members) hearStatements(all [][]byte) error {
 			return err
 		}
 		if m.Day != 0 && (s.Number > m.Statement || s.Number > m.For && m.Enrolled) {
-			// The keeper may have lost its keys. If it has not, it repeats its receipt.
+			// The keeper may have lost its keys. Otherwise, it repeats its receipt.
 			if err := ms.store.ChangeMember(pin, func(m *state.Member) { m.Statement, m.Enrolled = max(m.Statement, s.Number), false }); err != nil {
 				return storeError(err)
 			}
@@ -107,8 +107,9 @@ func (ms *members) hearStatements(all [][]byte) error {
 	return nil
 }
 
-// unenrolled reports whether the agent trusts a keeper that has sent no receipt, or has sent
-// none since a task contained a newer statement of the keeper, which may have lost its keys.
+// unenrolled reports whether the agent lacks a current receipt from a keeper that it trusts. If
+// a task contained a newer statement of the keeper, the keeper may have lost its keys and must
+// send a new receipt.
 func (ms *members) unenrolled() (bool, error) {
 	if ms.Policy.Private == policy.PrivateNever {
 		return false, nil
@@ -116,7 +117,7 @@ func (ms *members) unenrolled() (bool, error) {
 	for _, text := range ms.Policy.Keepers {
 		pin, err := member.ParsePin(text)
 		if err != nil {
-			return false, nil // reading the configuration has refused it
+			return false, nil // such a configuration was refused when it was read
 		}
 		m, _, err := ms.store.Member(pin)
 		if err != nil {
@@ -271,7 +272,7 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 			return nil, unfitOf(codePolicy, "keeper %s is named twice", pin)
 		case !own.Enrolled:
 			return nil, unfitOf(codePolicy, "this agent has no receipt of keeper %s yet", pin)
-		case ms.now().Unix() < own.Since+k.Rules.Age: // the keeper would refuse the sum with it
+		case ms.now().Unix() < own.Since+k.Rules.Age: // the keeper would refuse the sum with this key
 			return nil, unfitOf(codePolicy, "keeper %s wants members that are %d s old, and this agent is a member since %s", pin, k.Rules.Age, time.Unix(own.Since, 0).UTC().Format(time.RFC3339))
 		case len(statements) > 0 && statements[0].Fleet != k.Fleet:
 			return nil, unfitOf(codePolicy, "the keepers know the fleet as %.40q and %.40q", statements[0].Fleet, k.Fleet)
@@ -299,8 +300,8 @@ func (ms *members) masking(j *job, s *session) (*masking, error) {
 }
 
 // maskedRound returns everything in a task that determines an agent's numbers. A server that
-// gave one agent a different task could unmask a sum in which only that agent's numbers are not
-// 0.
+// gave one agent a different task could make the numbers of all other agents 0, and so unmask
+// that agent's numbers.
 func maskedRound(t *loadstarv1.Task, plan *fed.Plan, fleet string, keepers []member.Pin, v round.Vector) *loadstarv1.MaskedRound {
 	return &loadstarv1.MaskedRound{
 		Fleet: fleet, Run: t.GetRun(), Round: t.GetRound(), Version: t.GetVersion(),
@@ -345,8 +346,8 @@ func (ms *members) memberKey(pin member.Pin, m state.Member, day, statement int6
 	return key, nil
 }
 
-// spent declines the clients of a job that are in a masked result of the round, and returns an
-// [unfit] error if the round was masked for another task.
+// spent declines those of a job's clients that are already in a masked result of the round, and
+// returns an [unfit] error if the round was masked for another task.
 func (a *agent) spent(j *job, m *masking) error {
 	part, clients, err := a.store.Mask(j.GetRun(), j.GetRound(), m.Context)
 	switch {
@@ -362,7 +363,7 @@ func (a *agent) spent(j *job, m *masking) error {
 			again = append(again, c)
 		}
 	}
-	if len(again) > 0 { // they are no longer wanted, so nobody trains them
+	if len(again) > 0 { // the server no longer waits for them, so they are not trained
 		a.worklist.decline(j, codePolicy, "it is in an earlier masked result of the round", again...)
 	}
 	return nil

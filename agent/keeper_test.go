@@ -36,13 +36,13 @@ import (
 // privateFleet is the number of clients in private runs.
 const privateFleet = 9
 
-// newKeeper returns a keeper whose members may be in sums immediately.
+// newKeeper returns a keeper whose members may take part in sums immediately.
 func newKeeper(t testing.TB, least int64, now func() time.Time) *keeper.Keeper {
 	t.Helper()
 	return newKeeperOfAge(t, least, 0, now)
 }
 
-// newKeeperOfAge returns a keeper whose members may be in sums after some seconds.
+// newKeeperOfAge returns a keeper whose members may take part in sums after some seconds.
 func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keeper.Keeper {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,8 +130,8 @@ func private(t testing.TB, d *series.Dataset, n int, least int64, now func() tim
 	return all
 }
 
-// enrolled waits until an agent has sent an enrolment and stored the answer on disk, which it
-// has certainly done when its next call begins.
+// enrolled waits until an agent has sent an enrolment and stored the response on disk. It has
+// certainly done both when its next call begins.
 func (p *party) enrolled(t testing.TB) {
 	t.Helper()
 	var calls int
@@ -252,7 +252,7 @@ func unmask(t testing.TB, task *loadstarv1.Task, plan settings, d *series.Datase
 	return f, sizes
 }
 
-// judged asks a keeper whether a result is within its limits, as a server does.
+// judged asks a keeper whether a result is within the limits, as a server does.
 func judged(t testing.TB, k *keeper.Keeper, q *loadstarv1.MaskedRound, x *loadstarv1.MaskedResult, blocks []mask.Block, numbers []byte) {
 	t.Helper()
 	state, err := k.State(&loadstarv1.KeeperStateRequest{Fleet: q.Fleet, Run: q.Run})
@@ -307,8 +307,8 @@ func encoded(t testing.TB, f *round.Fold) []byte {
 }
 
 // TestPrivate runs agents with real keepers. They enrol and mask their results, and the sum
-// equals that of the same training without masks. A repeated task, other weights for one agent
-// and a restart do not make an agent mask a client twice.
+// equals that of the same training run without masks. A repeated task, other weights for one
+// agent and a restart do not make an agent mask a client twice.
 func TestPrivate(t *testing.T) {
 	d := meters(t, 5)
 	for name, plan := range map[string]settings{
@@ -351,7 +351,7 @@ func TestPrivate(t *testing.T) {
 
 // isolated gives all agents but one limits of nearly 0, and then a larger fleet, which makes their
 // numbers smaller. If masks did not depend on both, the sum would be the update of the last agent.
-// The sum of the masks that the keepers release for either task leaves only noise.
+// The masks that the keepers release for either task leave only noise.
 func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*keeper.Keeper) {
 	t.Helper()
 	for run, change := range map[string]func(x *loadstarv1.Task){
@@ -384,8 +384,8 @@ func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*k
 		}
 		q.Round = maskedRound(victim, s.Plan, "homes", pins, v)
 		if s.Plan.Privacy.Check == "norm" {
-			// The masks of the other agents do not match, so the keeper would refuse these agents
-			// by name.
+			// Otherwise the keeper would refuse the other agents by name, because their masks do
+			// not match.
 			q.Round.Terms.Check = "none"
 		}
 		for _, k := range keepers {
@@ -404,8 +404,8 @@ func isolated(t *testing.T, all []*party, plan settings, day int64, keepers []*k
 }
 
 // TestTaskIsBound checks that the description for which the agent masks includes each field of
-// a task that determines the training or how its numbers are computed. A new field must be
-// added to that description, or to the list of exceptions, with a reason.
+// a task that determines the training or the computation of the agent's numbers. A new field
+// must be added to that description, or to the list of exceptions, with a reason.
 func TestTaskIsBound(t *testing.T) {
 	free := map[string]string{
 		"clients":            "who trains: the agent puts each client into one result, and the number of clients is bound",
@@ -465,9 +465,9 @@ func TestTaskIsBound(t *testing.T) {
 	}
 }
 
-// again sends a private task whose result gets no answer, restarts the agent, and expects the same
-// bytes. Then it deletes the result on the agent's disk, after which the clients are not masked
-// again.
+// again sends a private task whose result is not acknowledged, restarts the agent, and expects the
+// same bytes. Then it deletes the result on the agent's disk, after which the clients are not
+// masked again.
 func again(t *testing.T, p *party, plan settings, d *series.Dataset, day int64) {
 	p.mu.Lock()
 	p.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {
@@ -556,8 +556,8 @@ func TestRunsDoNotCancel(t *testing.T) {
 	}
 }
 
-// TestPrivateDeclined checks that the agent declines the task and masks nothing, whatever false
-// information the server sends about keepers.
+// TestPrivateDeclined checks that the agent declines the task and masks nothing if the server
+// sends false information about keepers.
 func TestPrivateDeclined(t *testing.T) {
 	var shift, renewed atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
@@ -570,7 +570,7 @@ func TestPrivateDeclined(t *testing.T) {
 	p.mu.Unlock()
 	p.enrolledWith(t, trusted)
 	old := statements[0]
-	renewed.Store(int64(80 * 24 * time.Hour)) // the statement expires soon
+	renewed.Store(int64(80 * 24 * time.Hour)) // the statement is about to expire
 	newer := signed(t, trusted)
 	renewed.Store(0)
 	day := mask.Day(now())
@@ -659,7 +659,7 @@ func enrolsAgain(t *testing.T, restarts bool) {
 		t.Cleanup(func() { _ = k.Close() })
 		return k
 	}
-	all := []*keeper.Keeper{open()} // the party's server asks the keepers in the slice
+	all := []*keeper.Keeper{open()} // the party's server calls the keepers in the slice
 	p := private(t, d, 1, 3, time.Now, all...)[0]
 	p.enrolled(t)
 	if restarts {
@@ -763,8 +763,8 @@ func TestEnrolsLate(t *testing.T) {
 	p.enrolledWith(t, k)
 }
 
-// TestYoungMember checks that a new member declines until it is old enough. If the round
-// contained its result, the keeper would refuse the round, and three such rounds end the run.
+// TestYoungMember checks that a new member declines until it is old enough. The keeper would
+// refuse a round with its result, and three refused rounds end the run.
 func TestYoungMember(t *testing.T) {
 	var shift atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
@@ -780,7 +780,7 @@ func TestYoungMember(t *testing.T) {
 	p.pushed(t, "old", 0)
 }
 
-// enrolledWith waits until a keeper has answered the agent's enrolment.
+// enrolledWith waits until a keeper has responded to the agent's enrolment.
 func (p *party) enrolledWith(t testing.TB, k *keeper.Keeper) {
 	t.Helper()
 	pin := k.Pin()

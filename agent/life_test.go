@@ -117,7 +117,7 @@ func TestRevoked(t *testing.T) {
 	var real atomic.Bool
 	calls := 0
 	s.serve = func(w http.ResponseWriter, r *http.Request) bool {
-		if !real.Load() { // act as a proxy that refuses the agent
+		if !real.Load() { // this server acts as a proxy that refuses the agent
 			http.Error(w, "forbidden", http.StatusForbidden)
 		}
 		return !real.Load()
@@ -279,9 +279,9 @@ func TestOddServer(t *testing.T) {
 	}
 }
 
-// TestOneFateAfterTheOther checks that a client is not trained again for a round in which it
-// was counted. A client with an undecided result waits, even if the server assigns another
-// round.
+// TestOneFateAfterTheOther checks that a client does not train again for a round in which its
+// update was counted. A client with an undecided result waits, even if the server assigns
+// another round.
 func TestOneFateAfterTheOther(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -389,8 +389,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestDamagedResult checks that an agent whose disk has damaged a result trains the clients
-// again, after it has asked the server whether the result arrived.
+// TestDamagedResult checks that if an agent finds a result damaged on its disk, it asks the
+// server whether the result arrived, and then trains the clients again.
 func TestDamagedResult(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)
@@ -404,7 +404,7 @@ func TestDamagedResult(t *testing.T) {
 	}
 	dir := t.TempDir()
 	c := config(t, "a", s.http.URL, dir, d)
-	c.Chunk = 1 << 20 // makes a result a single request
+	c.Chunk = 1 << 20 // sends a result in a single request
 	stop := start(t, c)
 	s.give(s.task(t, "run", 4, small("fedavg", settings{"partition": "head"}), 9, "meter-01"))
 	want := s.pushed(t, "run", 4).Chunk
@@ -469,12 +469,13 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// TestOffers checks that an agent whose results the server cannot take now returns when the server
-// asks it to. It sends the head of a result first, and the numbers when the server wants them.
+// TestOffers checks that an agent calls again when the server asks it to, if the server cannot
+// accept its result now. It first sends the head of the result, and the numbers once the server
+// requests them.
 func TestOffers(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
-	var since time.Time // first time that the server did not take a result
+	var since time.Time // first time that the server did not accept a result
 	const next, away = 200 * time.Millisecond, time.Second
 	offers, early := 0, 0
 	s.push = func(r *loadstarv1.Result) (*loadstarv1.Received, error) {

@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// TestDeclines checks that an agent declines tasks that it cannot do and continues. The
-// reason that it gives must contain no readings.
+// TestDeclines checks that an agent declines tasks that it cannot do, and continues. The reason
+// that it gives must contain no readings.
 func TestDeclines(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -126,8 +126,8 @@ func TestDeclines(t *testing.T) {
 	stop()
 }
 
-// TestSumOfFew checks that if only two of three clients can be trained, their updates are sent
-// individually, not as a sum.
+// TestSumOfFew checks that the agent sends updates individually, not as a sum, if it can train
+// only two of three clients.
 func TestSumOfFew(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)

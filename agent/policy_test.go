@@ -85,9 +85,9 @@ func nearest(s *session, m series.Meter, x []float64) float64 {
 }
 
 // TestSpy reconstructs an example of a client from its update, and checks that an agent
-// with the default policy does not train such a plan. For an update with the smallest batch
-// and the fewest steps that the policy accepts, the same computation gives a mean of
-// examples.
+// with the default policy does not train such a plan. For an update with the smallest batch and
+// the fewest steps that the policy accepts, it checks that the same computation gives only a
+// mean of examples.
 func TestSpy(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)

@@ -13,12 +13,11 @@ import (
 )
 
 // Probe computes what an agent sends for its clients, without a server or a store. Tests use it
-// for attacks. It has no limits on rounds and plans, and a client's personal layers are new in
-// every turn.
+// for attacks. It does not limit rounds and plans, and initializes a client's personal layers
+// in every turn.
 type Probe struct{ session *session }
 
-// NewProbe opens a plan as an agent does. An error is the reason why an agent would decline the
-// plan.
+// NewProbe opens a plan as an agent does. The error states why an agent would decline the plan.
 func NewProbe(plan []byte, fleet int64, d *series.Dataset, k *kernel.Set, allow *policy.Policy, secret [32]byte) (*Probe, error) {
 	const memory = 1 << 30
 	s, err := newSession(plan, fleet, d, k, 1, memory, allow, secret)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// pulse adds up the agent's work for one log line a minute. Individual rounds are logged at
+// pulse adds up the agent's work and logs one line a minute. Individual rounds are logged at
 // debug level, because a fleet trains a round every few seconds.
 type pulse struct {
 	mu sync.Mutex
@@ -25,7 +25,7 @@ type did struct {
 // maxEnded limits the memory for runs that have ended.
 const maxEnded = 64
 
-// training adds turns that begin to train.
+// training counts turns that begin to train.
 func (p *pulse) training(run string, round int64, clients int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *pulse) training(run string, round int64, clients int) {
 	p.trained += clients
 }
 
-// decided adds updates that the server counted, and those that came too late.
+// decided adds the numbers of updates that the server counted and that came too late.
 func (p *pulse) decided(counted, late int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,8 @@ func (p *pulse) over(run string) bool {
 	return true
 }
 
-// beat writes a line for each minute in which the agent trained, and one when the agent ends.
+// beat writes a line for each minute in which the agent trained, and a last line when the agent
+// ends.
 func (a *agent) beat(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause(ctx, a.pulseEvery, nil)

@@ -39,8 +39,8 @@ func (l *lines) wait(t *testing.T, want string) string {
 	}
 }
 
-// TestLog checks that an agent does not log individual rounds at info level but sums them up,
-// and that it logs the server's return and the stop of a run.
+// TestLog checks that an agent sums up rounds at info level instead of logging each one, and
+// that it logs the server's return and the stop of a run.
 func TestLog(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)

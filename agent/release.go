@@ -34,8 +34,8 @@ const (
 )
 
 // follower keeps the host's releases in step with the server's. The goroutine that calls the
-// server uses the reports and news; news has its own lock. The goroutine that runs follow uses
-// the rest.
+// server uses reports and news, and news has its own lock. The goroutine that runs follow uses
+// the other fields.
 type follower struct {
 	*Config
 	store *state.Store
@@ -72,8 +72,8 @@ func (n *news) hear(list *loadstarv1.ReleaseList) {
 	wake(n.changed)
 }
 
-// add adds two things to a check-in: the agent's list of releases, and the reports that the
-// server does not have yet.
+// add adds to a check-in the agent's list of releases, and the reports that the server does not
+// have yet.
 func (f *follower) add(q *loadstarv1.ExchangeRequest) {
 	if f.Releases == nil {
 		return
@@ -124,8 +124,8 @@ func (f *follower) done(n int) {
 	}
 }
 
-// follow passes the releases on the server's list to the host until ctx ends. It runs in
-// its own goroutine, because a download may take a long time.
+// follow passes the releases on the server's list to the host until ctx ends. It runs in its
+// own goroutine, because downloads may take a long time.
 func (f *follower) follow(ctx context.Context) error {
 	if f.Releases == nil {
 		return nil
@@ -172,7 +172,7 @@ func (f *follower) apply(ctx context.Context, list *loadstarv1.ReleaseList, unus
 		}
 	}
 	maps.DeleteFunc(unusable, func(id string, _ bool) bool { return !slices.Contains(ids, id) })
-	// Pin first, so the personal layers of these runs still exist when the release arrives.
+	// Pin first, so that these runs still have their personal layers when the release arrives.
 	if err := f.store.Pin(runs); err != nil {
 		return storeError(err)
 	}

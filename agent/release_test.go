@@ -91,8 +91,8 @@ func (h *fakeHost) ids() string {
 	return fmt.Sprint(all)
 }
 
-// offering makes a stub answer check-ins with a list of releases, and returns a function
-// that changes the list. The revision is the number of the list.
+// offering makes a stub respond to check-ins with a list of releases, and returns a function
+// that changes the list. The list's revision counts the changes.
 func (s *stub) offering() (change func(all ...*loadstarv1.Release)) {
 	list := &loadstarv1.ReleaseList{Revision: 1}
 	s.checkIn = func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error {
@@ -135,7 +135,7 @@ func TestReleases(t *testing.T) {
 		change(r)
 		return r
 	}
-	// replan gives a release a plan, with weights that fit it.
+	// replan replaces a release's plan and weights.
 	replan := func(r *loadstarv1.Release, plan settings) {
 		p, err := recipe.Read(plan.text(t))
 		if err != nil {
@@ -220,7 +220,7 @@ func TestReleases(t *testing.T) {
 	s.wait(t, "another release", func() bool { return host.ids() == "[three two]" })
 	change()
 	s.wait(t, "all releases to be left", func() bool { return host.ids() == "[]" })
-	// Without a change nothing is sent and nothing happens.
+	// Without a change, nothing is sent and nothing happens.
 	host.mu.Lock()
 	before := len(host.retained)
 	host.mu.Unlock()

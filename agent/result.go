@@ -26,7 +26,7 @@ type group struct {
 	session *session
 	sum     bool
 	// masking is nil unless the plan is private. Then all clients of the job are in one masked
-	// result, even if there is only one.
+	// result, even if the job has only one client.
 	masking *masking
 
 	mu      sync.Mutex    // protects the fields below and the session's fold
@@ -90,7 +90,7 @@ func (g *group) take(w *worker, from []float32) error {
 	return nil
 }
 
-// share describes one client's part in a result.
+// share describes one client's update in a result.
 func (s *session) share(u *fed.Update) *loadstarv1.Share {
 	x := &loadstarv1.Share{
 		Client: string(u.Client), Examples: int64(u.Claimed), Steps: int64(u.Steps), Norm: u.Norm, ControlNorm: u.ControlNorm,
@@ -148,7 +148,7 @@ func (g *group) single(m contributor, u *fed.Update) error {
 	return g.put(&loadstarv1.Result{Form: loadstarv1.Form_FORM_UPDATE}, []contributor{m}, g.session.Rules.AppendUpdate(numbers, u))
 }
 
-// put stores a result and queues it for sending. The head describes the result's form.
+// put stores a result and queues it for sending. The head states what the result contains.
 func (g *group) put(head *loadstarv1.Result, members []contributor, numbers []byte) error {
 	head.Run, head.Round, head.Version = g.job.GetRun(), g.job.GetRound(), g.job.GetVersion()
 	var staged []state.Staged

@@ -30,7 +30,7 @@ func (a *agent) scaling(s *session, run, client string, m series.Meter) (*scaled
 		return nil, err
 	}
 	if k != nil {
-		k.stored = b != nil // an earlier round of this session stored it, and the readings are the same
+		k.stored = b != nil // if the scaling is stored, an earlier round of this session stored it from the same readings
 		return k, nil
 	}
 	k = &scaled{stored: b != nil}

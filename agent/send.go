@@ -90,7 +90,7 @@ func (a *agent) damaged(r *state.Result, why error) error {
 	return nil
 }
 
-// received handles the server's answer about a result.
+// received handles the server's response to a result.
 func (a *agent) received(r *outgoing, s *loadstarv1.Received) error {
 	offered := a.offer
 	a.offer = s.GetOutcome() == loadstarv1.Outcome_OUTCOME_UNKNOWN

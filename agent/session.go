@@ -24,12 +24,11 @@ const (
 	maxHorizon = 1 << 14  // steps
 )
 
-// unfit is the reason why this agent cannot do a task. The agent sends it to the server, so
-// it must not contain readings.
+// unfit is the reason why this agent declines a task. The agent sends it to the server, so it
+// must not contain readings.
 type unfit struct{ code, reason string }
 
-// The kinds of reasons. Operators see their counts. The empty kind stands for all other
-// reasons.
+// The kinds of reasons. Operators see their counts. The empty kind means any other reason.
 const (
 	codePolicy   = "policy"
 	codeData     = "data"
@@ -91,7 +90,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	case p.Model.Scaling != "client":
 		return nil, unfitf("model.scaling is %s: an agent knows the ranges of its own clients only", p.Model.Scaling)
 	case len(p.Model.Inputs) == 0:
-		return nil, unfitf("the plan does not say its model.inputs")
+		return nil, unfitf("the plan does not state model.inputs")
 	case p.Model.Horizon.Steps() > maxHorizon:
 		return nil, unfitf("model.horizon is %d, at most %d are possible", p.Model.Horizon.Steps(), maxHorizon)
 	case fleet < 1 || fleet > math.MaxInt32:
@@ -137,7 +136,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 		left -= extra
 	}
 	s.cache = min(left, feature.DefaultCache)
-	problem.LimitCache(s.cache) // enough for the meters in training
+	problem.LimitCache(s.cache) // room for the meters in training
 	s.spare = left - features
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
@@ -152,9 +151,9 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 // shared returns the length of the shared vector.
 func (s *session) shared() int { return s.Problem.SharedLen() }
 
-// footprint returns an upper bound on the bytes of memory that training a plan needs. Its
-// terms are each worker's workspace and batch of examples, and all vectors with one value
-// per weight: optimizer state, sums, and results that are being written to disk.
+// footprint returns an upper bound on the bytes of memory that training a plan needs. It is the
+// sum of each worker's workspace and batch of examples, and all vectors with one value per
+// weight: optimizer state, sums, and results that are being written to disk.
 func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	const vectorsOfWorker, vectorsOfAll, maxBatch = 20, 32, 1 << 24
 	if p.Client.Batch > maxBatch {
@@ -165,11 +164,11 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
 	weights := 4 * int64(net.Weights())
 	worker, all := vectorsOfWorker*weights, vectorsOfAll*weights
-	if recipe.KeepsMoments(p) { // up to three moments of each weight, also in the transaction that stores them
+	if recipe.KeepsMoments(p) { // up to three moments of each weight, and another copy in the transaction that stores them
 		worker += 4 * weights
 		all += 16 * weights
 	}
-	if recipe.StoresOwn(p) { // the client's own shared weights and their moments, also in the transaction that stores them
+	if recipe.StoresOwn(p) { // the client's own shared weights and their moments, and another copy in the transaction that stores them
 		worker += 2 * weights
 		all += 8 * weights
 	}

@@ -32,7 +32,7 @@ type stub struct {
 	declines []*loadstarv1.Decline
 	keepers  [][]byte // statements
 
-	// Hooks that replace the stub's default behaviour if they are not nil.
+	// Non-nil hooks replace the stub's default behaviour.
 	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
 	checkIn func(r *loadstarv1.ExchangeRequest, a *loadstarv1.ExchangeResponse) error
 	push    func(r *loadstarv1.Result) (*loadstarv1.Received, error)
@@ -103,7 +103,7 @@ func (s *stub) Announce(context.Context, *loadstarv1.AnnounceRequest) (*loadstar
 	return &loadstarv1.AnnounceResponse{Statements: s.keepers}, nil
 }
 
-// parts is a server with a method for each part of a call.
+// parts is a server with a method for each part of an Exchange call.
 type parts interface {
 	decline(r *loadstarv1.Decline)
 	receive(ctx context.Context, r *loadstarv1.Result) (*loadstarv1.Received, error)
@@ -159,7 +159,7 @@ func (s *stub) answer(_ context.Context, r *loadstarv1.ExchangeRequest) (*loadst
 	return a, nil
 }
 
-// end removes the tasks of a round, so that check-ins no longer return them.
+// end removes a round's tasks from the responses to check-ins.
 func (s *stub) end(run string, round int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,8 +49,8 @@ func (a *agent) work(ctx context.Context, j *job) error {
 	return a.do(ctx, j)
 }
 
-// do trains the clients of a job and declines those that it cannot train. It returns an
-// error only if the agent's disk fails.
+// do trains the clients of a job, and declines turns that it cannot train. It returns an error
+// only if the agent's disk fails.
 func (a *agent) do(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -231,8 +231,7 @@ func (a *agent) endSession() {
 }
 
 // fetch gets a blob, and retries as long as the server is unreachable. If the content does not
-// match the hash, it retries only a few times. Either the transfer has damaged the content, or
-// the server has a wrong blob.
+// match the hash, it retries only a few times, because the server may have a wrong blob.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
 	retry := a.retry("train")
@@ -253,7 +252,6 @@ func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) 
 	}
 }
 
-// floats fetches a blob of n float32 values.
 func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, error) {
 	data, err := a.fetch(ctx, hash, 4*int64(n), true)
 	if err != nil {
@@ -341,7 +339,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		return nil
 	}
 	// Version 0 is determined by the seed. Window models begin with forecasts near the lowest
-	// load, and the updates of their first layers do not reveal single examples.
+	// load, and updates of their first layers do not reveal single examples.
 	if s.policy.MostStep > 0 && j.GetVersion() > 0 && recipe.Rows(s.Plan) {
 		if saturated, err := w.Saturated(&c, task); err != nil || saturated {
 			a.worklist.decline(j, codePolicy, "nearly all forecasts of the weights are wrong in the same direction (policy.most_step)", name)

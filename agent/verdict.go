@@ -12,8 +12,8 @@ import (
 type fates struct {
 	counted, dropped []uint64
 	updates, late    int // clients whose results were counted or were too late
-	// rejected lists declines for dropped results that the server found invalid. Training
-	// again would give the same results, so the agent declines these turns.
+	// rejected lists declines for dropped results that the server found invalid. Training again
+	// would give the same results, so the agent declines the turns.
 	rejected []*decline
 }
 
@@ -39,8 +39,8 @@ func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 	return nil
 }
 
-// hear applies verdicts to the worklist and returns the results that they decide. The
-// server counts a result as a whole, so a verdict on one of its clients applies to all.
+// hear applies verdicts to the worklist and returns the results that they decide. The server
+// counts a result as a whole, so a verdict on one of its clients applies to all of them.
 func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // accept returns an [unfit] error if the policy forbids training with a job's weights,
 // because honest training cannot have produced them from the weights that this agent accepted
-// before. Keep adds them to the accepted weights.
+// before. If keep is set, accept adds them to the accepted weights.
 //
 // This check stops a server that sends chosen weights in one round. It does not stop a
 // server that moves the weights slowly, because slow changes look like training.

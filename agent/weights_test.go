@@ -63,7 +63,7 @@ func TestTrap(t *testing.T) {
 		change(w)
 		return w
 	}
-	var slopes, units, bias int // position of the slopes of the first layer, their number, and the position of a bias before them
+	var slopes, units, bias int // position and number of the first layer's slopes, and position of a bias before them
 	at := 0
 	for _, l := range x.Problem.Partition.Shared() {
 		if l.Kind == nn.KindPReLU && units == 0 {
@@ -150,7 +150,7 @@ func TestVersionsOfARun(t *testing.T) {
 		{0, first, ""},
 		{1, moved(limit * 0.9), ""},
 		{2, moved(limit * 1.8), ""},
-		{3, moved(limit * 2.9), "a weight of version 3"}, // declined, so the comparison is again with version 2
+		{3, moved(limit * 2.9), "a weight of version 3"}, // declined, so the next weights are compared with version 2
 		{3, moved(limit * 2.7), ""},
 		{3, moved(limit * 2.6), "not those that this agent has seen"},
 		{4, first, ""}, // a rollback

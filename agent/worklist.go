@@ -12,7 +12,7 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// turn is one client's part of one round of a run.
+// turn identifies one client's part in one round of a run.
 type turn struct {
 	run    string
 	round  int64
@@ -126,8 +126,8 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report returns three lists: the turns in progress, except those of a result that is sent with
-// the report; the turns whose results may have been delivered; and the declines to send.
+// report returns three lists: the turns in progress, without a result that is sent with the
+// report; the turns whose results may have reached the server; and the declines to send.
 func (d *worklist) report(sending uint64) (training, pushed []*loadstarv1.Turns, declines []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,7 +209,7 @@ func (d *worklist) add(task *loadstarv1.Task) {
 			// The server assigned the turn again, so it does not have the result.
 			d.resend(known.result)
 		case ok || len(d.turns) >= d.most:
-			// Skip turns over the limit; the server assigns them again later.
+			// Skip turns beyond the limit; the server assigns them again later.
 		case !d.hosted[c]:
 			foreign = append(foreign, c)
 			d.turns[t] = &place{stage: declining}
@@ -350,8 +350,8 @@ func (d *worklist) decline(j *job, code, reason string, clients ...string) {
 	}
 }
 
-// giveBack queues a decline for clients of a task. If a decline for the same task and
-// reason is queued, it adds the clients to that one.
+// giveBack queues a decline for clients of a task. If a decline for the same task and reason is
+// queued, it adds the clients to that decline.
 func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, code, reason string) {
 	wake(d.post)
 	for _, x := range d.declines {
@@ -403,7 +403,7 @@ func (d *worklist) later(id uint64) {
 	}
 }
 
-// wasSent records that the server has answered a result. The next check-in asks for the
+// wasSent records that the server has responded to a result. The next check-in asks for the
 // verdict.
 func (d *worklist) wasSent(id uint64) {
 	d.mu.Lock()
@@ -439,7 +439,7 @@ func (d *worklist) declined(all []*decline) {
 	}
 }
 
-// undeclined records that declines are still to be sent.
+// undeclined records that declines must still be sent.
 func (d *worklist) undeclined(all []*decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

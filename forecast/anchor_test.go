@@ -75,7 +75,7 @@ func TestBaselinesAgainstScikitLearn(t *testing.T) {
 func (a anchor) check(t *testing.T, b Backtest, reference string) {
 	t.Helper()
 	// The other implementation's naive forecasts are the loads 24 and 168 hours earlier, even
-	// where the clocks change. In UTC, these have the same clock time.
+	// where the clocks change. In UTC, these loads have the same clock time as the target.
 	fixed := b
 	d := *b.Dataset
 	d.Clock = time.UTC

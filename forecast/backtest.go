@@ -17,7 +17,7 @@ type Backtest struct {
 	// Targets is the number of consecutive steps to forecast.
 	Horizon, Targets int
 	// Lookback is the number of hours before the cutoff in which the load must be complete for a
-	// window to count; 0 means 168, a week. It is the same for all baselines, so that they all
+	// window to be used; 0 means 168, a week. All baselines have the same Lookback, so that they
 	// forecast the same windows.
 	Lookback int
 	// Stride is the number of steps between the scored origins. An origin is scored if its

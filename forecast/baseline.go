@@ -35,8 +35,8 @@ func (c *Client) load(step int) float64 {
 }
 
 // sameTime returns the load at the clock time of step on the newest day for which this load is
-// known at step last. It considers only days that are a multiple of the given number of days
-// before step.
+// known at step last. It considers only days at a distance from step that is a multiple of the
+// given number of days.
 func (c *Client) sameTime(step, last, days int) float64 {
 	for d := days; ; d += days {
 		at := c.Frame.Lag(c.Meter, step, d)
@@ -162,13 +162,13 @@ func (s *seasonalNaive) Forecast(out []float64, last int) bool {
 const rollingDays = 28
 
 // rolling forecasts the median or the mean of the loads at the target's clock time on the
-// newest 28 days on which they can be known. Unlike the load of a day or a week before, it does
-// not repeat a single event. Missing loads do not count. The median has the lower absolute
+// newest 28 days for which they can be known. Unlike the load of a day or a week before, it
+// does not repeat a single event. Missing loads are ignored. The median has the lower absolute
 // error, but only means can be added up.
 //
-// For each client, the absolute error on the validation split determines whether only days of
-// the target's type (working days or weekends) count. Buildings need this restriction, but it
-// leaves too few days for homes.
+// For each client, the absolute error on the validation split determines whether rolling uses
+// only days of the target's type (working days or weekends). Buildings need this restriction,
+// but it leaves too few days for homes.
 type rolling struct {
 	center  func(x []float64) float64 // may change the order of x, which is not empty
 	c       Client
@@ -189,8 +189,8 @@ func (r *rolling) Fit(c Client) error {
 	return nil
 }
 
-// check returns the sum of absolute errors on the validation split, with a forecast every 6
-// hours.
+// check returns the sum of the absolute errors of a forecast every 6 hours in the validation
+// split.
 func (r *rolling) check() (sum float64) {
 	l := r.c.Frame.Layout()
 	out, every := make([]float64, l.Targets), max(r.c.perDay()/4, 1)

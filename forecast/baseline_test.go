@@ -103,7 +103,7 @@ func TestNaiveByHand(t *testing.T) {
 	}
 }
 
-// TestRolling checks that only days of the same type count if this lowers the error on
+// TestRolling checks that only days of the same type are used if this lowers the error on
 // validation data.
 func TestRolling(t *testing.T) {
 	start := time.Date(2021, 5, 3, 0, 0, 0, 0, time.UTC) // a Monday
@@ -115,7 +115,7 @@ func TestRolling(t *testing.T) {
 		if day%7 < 5 {
 			office[i] = 10
 		}
-		home[i] = rng.Float32() // whatever the day of the week
+		home[i] = rng.Float32() // the same on all days of the week
 	}
 	saturday := 24 * (7*95 + 5)
 	var before []float64

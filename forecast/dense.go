@@ -20,8 +20,8 @@ const (
 const correctionPrefix = "correction."
 
 // dense is a feed-forward network on rows of features. A trunk with a residual connection and a
-// linear head, both of which are meant to be shared, compute a forecast. A correction, which is
-// meant to be personal, is added to it. The head and the correction also read the features
+// linear head compute a forecast; both are meant to be shared. A correction, which is meant to
+// be personal, is added to the forecast. The head and the correction also read the features
 // directly.
 var dense = architecture{
 	name:    "dense",
@@ -54,9 +54,9 @@ var dense = architecture{
 	initial: denseWeights,
 }
 
-// denseWeights sets initial weights with which every quantile of the forecast is the naive
-// forecast plus a small contribution from the trunk. The correction's output is zero until it
-// is trained.
+// denseWeights sets initial weights that make every quantile of the forecast the naive forecast
+// plus a small contribution from the trunk. The correction's output is zero until it is
+// trained.
 func denseWeights(net *nn.Net, s Shape, w []float32, rng *rand.Rand) {
 	for _, l := range net.Layers() {
 		weights := w[l.Offset() : l.Offset()+l.Len()]

@@ -8,9 +8,9 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// BenchmarkDense measures parts of a training step at batch size 64, a forecast of one row and,
-// for comparison, only the matrix products of the step, each with its own memory. All of these
-// except the forecast report the rate of operations in the step's matrix products.
+// BenchmarkDense measures the parts of a training step at batch size 64, a forecast of one row
+// and, for comparison, only the step's matrix products. Each has its own memory. All except the
+// forecast report the rate of operations in the step's matrix products.
 func BenchmarkDense(b *testing.B) {
 	const batch = 64
 	m := model(b, "dense", Shape{})

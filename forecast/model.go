@@ -1,6 +1,6 @@
 // Package forecast provides the networks of the papers and our own network, all with PyTorch's
-// layer names, the division of their layers into shared and personal layers, and their weight
-// files. It also provides baselines, backtests and scoring.
+// layer names. It divides their layers into shared and personal layers, and reads and writes
+// their weight files. It also provides baselines, backtests and scoring.
 package forecast
 
 import (
@@ -26,8 +26,7 @@ type Shape struct {
 	Naive int
 }
 
-// Defaults are a model's default settings, which are those of its paper if a paper states
-// them.
+// Defaults are a model's default settings, taken from its paper if the paper states them.
 type Defaults struct {
 	Lookback int // steps of a window, or hours of history that a row of features may read
 	Horizon  int // steps from the last input to the first target
@@ -45,7 +44,7 @@ type Defaults struct {
 	Train, Validation float64
 }
 
-// PerExample returns the number of targets of one example if the given number of steps is
+// PerExample returns the number of targets of one example, given the number of steps that are
 // forecast.
 func (d Defaults) PerExample(targets int) int {
 	if d.Rows {
@@ -71,7 +70,7 @@ type architecture struct {
 	name     string
 	summary  string
 	defaults Defaults
-	inputs   int // default number of inputs; 0 means that of defaults.Inputs
+	inputs   int // default number of inputs; 0 means the length of defaults.Inputs
 	blocks   func(outputs int) []nn.Block
 	check    func(Shape) error // refuses a shape; may be nil
 	initial  initializer       // nil means PyTorch's default initialization

@@ -184,8 +184,8 @@ func TestInitialWeights(t *testing.T) {
 //	LSTM 20→20: 2·80·(20·12 + 20·11) =  73,600
 //	head:       2·(240·120 + 120·60 + 60) = 72,120
 //
-// Backward takes twice as many, minus 2·80·8·12 = 15,360 for the gradient of the inputs, which
-// is not needed.
+// The backward pass takes twice as many, minus 2·80·8·12 = 15,360 for the gradient of the
+// inputs, which is not needed.
 func TestFlops(t *testing.T) {
 	forward, training := model(t, "bose2023", Shape{}).Net().Flops(64)
 	if forward != 64*196_280 || training != 64*(3*196_280-15_360) {
@@ -213,7 +213,7 @@ func TestGradients(t *testing.T) {
 		name := s.Name
 		for lossName, loss := range losses(t) {
 			if testing.Short() && lossName != "pinball" {
-				continue // TestGolden covers the others
+				continue // TestGolden covers the other kernel sets
 			}
 			for _, k := range kernel.Available() {
 				t.Run(fmt.Sprintf("%s/%s/%s", name, lossName, k), func(t *testing.T) {

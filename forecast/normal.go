@@ -6,8 +6,8 @@ import (
 )
 
 // normal accumulates the sums in the normal equations of Ridge. To save time, it computes few
-// products of features: the products of lags are the same for all targets, and the sum of
-// products with an indicator is the sum of the other feature by hour of the week.
+// products of features: all targets share the products of lags, and the products of an
+// indicator with another feature sum to the other feature's sum by hour of the week.
 type normal struct {
 	r     *Ridge
 	lasts []int
@@ -47,7 +47,6 @@ func newNormal(r *Ridge, lasts []int) *normal {
 	return n
 }
 
-// addTo adds v·x to sum.
 func addTo(sum []float64, v float64, x []float64) {
 	sum = sum[:len(x)]
 	for i, w := range x {
@@ -132,8 +131,8 @@ func (n *normal) solve(lambda float64) (linearModel, error) {
 	return m, nil
 }
 
-// products returns the sums of the products of all p features and the target, which has the
-// last row, and the sums of the features and the target. Only the lower triangle of the
+// products returns sums of products for all p features and the target, which has the last row,
+// and the sums of the features and the target themselves. Only the lower triangle of the
 // products is set. The origins of the dense columns have been subtracted.
 func (n *normal) products(p int) (xx, sum []float64) {
 	dense := n.width - 1

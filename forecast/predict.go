@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// Predictor makes a model's forecasts from single origins, whose targets need not be known.
-// One goroutine may use it at a time, for any number of clients.
+// Predictor makes a model's forecasts from single origins, whose targets may be unknown. One
+// goroutine may use it at a time, for any number of clients.
 type Predictor struct {
 	net *nn.Net
 	// perTarget is the number of outputs per target, and targets the number of targets of an
@@ -54,7 +54,7 @@ func levels(loss nn.Loss) (levels []float64, point int) {
 // forecasts only points. point is the index of the point forecast.
 func (p *Predictor) Levels() (levels []float64, point int) { return p.levels, p.point }
 
-// Predict forecasts all targets of an origin with the weights w, in kW. It writes a row for
+// Predict forecasts all targets of an origin in kW, with the weights w. It writes a row for
 // each target to out, with one value per level in ascending order.
 func (p *Predictor) Predict(out []float64, w []float32, data series.Examples, last int) error {
 	per, size := data.PerOrigin(), p.net.Lookback()*p.net.Inputs()

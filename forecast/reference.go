@@ -7,8 +7,8 @@ import (
 	"loadstar/series"
 )
 
-// Reference is a simple forecast by whose error other errors are divided. The empty Reference
-// means Auto.
+// Reference is a simple forecast whose error is the divisor of the relative MAE. The empty
+// Reference means Auto.
 type Reference string
 
 const (
@@ -35,7 +35,6 @@ func (r Reference) For(l series.Layout) Reference {
 	return LastWeek
 }
 
-// About describes the reference in a sentence.
 func (r Reference) About() string {
 	switch r {
 	case LastValue:
@@ -58,8 +57,8 @@ func (r Reference) check() error {
 }
 
 // blendReference returns the reference with which forecasts of the given layout are blended.
-// This reference follows a change of the load within a day. Last week's load takes a week to do
-// so, and blends with it had larger errors on validation data.
+// This reference follows a change of the load within a day. Last week's load takes a week, and
+// blends with it had larger errors on validation data.
 func blendReference(l series.Layout) Reference {
 	if l.Horizon == 1 && l.Targets == 1 {
 		return LastValue

@@ -21,7 +21,7 @@ import (
 // 2, 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
 // weekend, and additional features of the weather.
 //
-// If only the next step is forecast, the weather is that of the last known step. Otherwise, it
+// If only the next step is forecast, the weather is taken at the last known step. Otherwise, it
 // is the weather at the target, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
@@ -154,8 +154,8 @@ func (r *Ridge) addWeather(now bool) {
 }
 
 // sameTime returns a feature: the load at the target's clock time n days earlier, or the
-// smallest multiple of n days earlier for which it is known. It looks up the positions only
-// once, because each step is the target of many examples.
+// smallest multiple of n days earlier for which the load is known. It looks up the positions
+// only once, because each step is the target of many examples.
 func (r *Ridge) sameTime(n int) feature {
 	c := r.c
 	at := make([]int, len(c.Meter.Load))

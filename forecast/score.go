@@ -25,12 +25,12 @@ type Scorer struct {
 	// Stride is the number of steps between scored origins, counted from the start of the
 	// meter's series; 0 means 1.
 	Stride int
-	// Leave, if not nil, reports whether to leave an origin out of the scores.
+	// Leave, if not nil, reports whether the scores omit an origin.
 	Leave func(last int) bool
 
-	// perTarget is the number of outputs per target. Among these, the output with index point is
-	// the point forecast. targets is the number of targets of an example. levels contains the
-	// quantiles of a pinball model; for other models, it is nil.
+	// perTarget is the number of outputs per target. The output with index point is the point
+	// forecast. targets is the number of targets of an example. levels contains the quantiles of
+	// a pinball model; for other models, it is nil.
 	perTarget, point, targets int
 	levels                    []float64
 
@@ -68,7 +68,7 @@ func (s *Scorer) reserve(n, targets int) {
 }
 
 // Score forecasts a meter's origins in the given split with the weights w. If limit is above 0
-// and there are more than limit origins, it forecasts only limit of them, evenly spaced. It
+// and there are more than limit origins, it forecasts only limit origins, evenly spaced. It
 // returns the errors in kW, and the mean loss in scaled units. The loss is NaN if there are no
 // origins. If each is not nil, Score calls it with every forecast, in chronological order.
 func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
@@ -121,7 +121,7 @@ func (s *Scorer) newTally(m series.Meter, data series.Examples, each func(Foreca
 	return t, nil
 }
 
-// forecast forecasts the origins of a split, or only limit of them, adds the forecasts to the
+// forecast forecasts the origins of a split, or only limit origins, adds the forecasts to the
 // tally, and returns the mean loss.
 func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, limit int, t *tally) (float64, error) {
 	per := data.PerOrigin()

@@ -48,8 +48,8 @@ func best(t testing.TB) *kernel.Set {
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-5*math.Abs(b) }
 
 // TestScoreAgainstOneByOne compares the scores with those from forecasting each window
-// separately. The loss of a window must equal the loss that the gradient computation for the
-// window returns.
+// separately. The loss of a window must equal the loss that the window's gradient computation
+// returns.
 func TestScoreAgainstOneByOne(t *testing.T) {
 	pinball, err := nn.NewPinball(0.1, 0.45, 0.9)
 	if err != nil {

@@ -60,8 +60,8 @@ func TestServe(t *testing.T) {
 		raw, _ := got.Quantiles.Coverage(0.1, 0.9)
 		calibrated, _ := got.Calibrated.Coverage(0.1, 0.9)
 		// The median is not moved. Without blending, it is below all loads, so no load is below
-		// the interval, and 90 % of loads are not above it. With blending, the errors from before
-		// it began are still among those that determine the width.
+		// the interval, and 90 % of loads are not above it. With blending, errors from before
+		// blending began still affect the width.
 		want, within := 0.9, 0.05
 		if blend {
 			want, within = 0.8, 0.12

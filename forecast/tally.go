@@ -55,7 +55,7 @@ type tally struct {
 	tracker    *calibrate.Tracker   // nil if forecasts are scored without correction
 	observed   int                  // the first step that the tracker has not seen
 	recorded   int                  // the period of the newest issue that the tracker recorded
-	warm       bool                 // whether the forecasts are only shown to the tracker
+	warm       bool                 // the forecasts are only shown to the tracker, not scored
 	served     []float64
 	references []float64
 	blended    []float64 // the references with which forecasts are blended
@@ -138,7 +138,7 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	}
 	t.served = append(t.served[:0], rows...)
 	t.client.reference(t.blended, last, blendReference(t.client.Frame.Layout()))
-	// Record only one issue per period, as a client does that makes forecasts more often.
+	// Record only one issue per period, like a client that makes forecasts more often.
 	if period := (last + 1) / t.tracker.Every(); period != t.recorded {
 		t.recorded = period
 		t.tracker.Issue(last, t.served, t.blended)

@@ -11,7 +11,6 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// The metadata keys of a weight file.
 const metaModel = "model"
 
 // WriteWeights writes the weights of the given layers as .safetensors, with PyTorch's tensor

@@ -30,12 +30,11 @@ type Comparison struct {
 func (c Comparison) Significant() bool { return math.Abs(c.Statistic) > 1.96 }
 
 // ErrVariance means that two forecasts cannot be compared, because the estimated long-run
-// variance of the difference of their losses is not positive. This happens for forecasts
-// with equal losses, for fewer than four targets, and sometimes for alternating
-// differences.
+// variance of their losses' difference is not positive. This happens for forecasts with equal
+// losses, for fewer than four targets, and sometimes for alternating differences.
 var ErrVariance = errors.New("metric: the long-run variance of the difference is not positive, so there is no Diebold-Mariano statistic; compare over more targets")
 
-// DieboldMariano tests whether two forecasts of the same n targets differ in loss by more
+// DieboldMariano tests whether the losses of two forecasts of the same n targets differ by more
 // than chance (fekri2023, section 6.2, equation 5):
 //
 //	DM  = mean(d) / sqrt((γ_0 + 2 sum_{k=1..m} γ_k) / n),   m = ⌊n^(1/3)⌋ + 1
@@ -48,8 +47,8 @@ var ErrVariance = errors.New("metric: the long-run variance of the difference is
 // is not larger than its possible rounding error.
 //
 // Deviations: the paper prints n^(1/3 + 1) as the last lag, which is more than the number of
-// targets. We read n^(1/3) + 1 and take its integer part. The paper's sum for γ_k begins at i =
-// 1, where d_{i-k} does not exist. We begin at i = k+1, and still divide by n.
+// targets. We use the integer part of n^(1/3) + 1. The paper's sum for γ_k begins at i = 1,
+// where d_{i-k} does not exist. We begin at i = k+1, and still divide by n.
 func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	n := len(e)
 	if n == 0 || len(r) != n {
@@ -85,7 +84,7 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	for k := 1; k <= m; k++ {
 		variance += 2 * autocovariance(d, k)
 	}
-	// Cancellation leaves rounding errors. Each deviation is wrong by up to an ulp of the
+	// Cancellation amplifies rounding errors. Each deviation is wrong by up to an ulp of the
 	// largest |d|, and the variance consists of 1+2m sums of products of two deviations.
 	const ulp = 0x1p-52
 	if rounding := 4 * ulp * float64(1+2*m) * size * reach; !(variance > rounding) {

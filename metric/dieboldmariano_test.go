@@ -67,8 +67,8 @@ func autocorrelated(n int) (e, r []float64) {
 	return e, r
 }
 
-// TestDieboldMarianoNumPy compares with NumPy 1.24, which computes autocovariances
-// independently. With d = e**2-r**2 or abs(e)-abs(r) and z = d-d.mean():
+// TestDieboldMarianoNumPy compares the test with a computation in NumPy 1.24. With d =
+// e**2-r**2 or abs(e)-abs(r) and z = d-d.mean():
 //
 //	g = np.correlate(z, z, 'full')[n-1:]/n
 //	V = g[0] + 2*g[1:m+1].sum()
@@ -115,7 +115,7 @@ func TestSignificant(t *testing.T) {
 }
 
 // TestDieboldMarianoChance compares pairs of equally good forecasts. With 11 lags and 1000
-// targets, the test calls a little more than 5 % of the pairs significantly different.
+// targets, the test reports a significant difference for a little more than 5 % of the pairs.
 func TestDieboldMarianoChance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	const runs = 1000

@@ -63,7 +63,7 @@ func belowOne(values []float64, count int) Number {
 	return Number(ratio(float64(below), float64(count)))
 }
 
-// NewSpread summarises the values of one metric, with one value per client, in any order.
+// NewSpread summarises the values of one metric, one per client, in any order.
 func NewSpread(values []float64) Spread {
 	var total sum
 	var sorted []float64

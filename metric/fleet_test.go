@@ -41,7 +41,7 @@ func sameSpread(a, b Spread) bool {
 	return a.Count == b.Count && a.Undefined == b.Undefined && reflect.DeepEqual(a.BelowOne, b.BelowOne)
 }
 
-// TestFleetNumPy compares with these results of NumPy 1.24: v =
+// TestFleetNumPy compares spreads with these results of NumPy 1.24: v =
 // ((np.arange(42)*17)%43)**2/1000, v.mean(), np.percentile(v, [50, 5, 95, 0, 100]), (v <
 // 1).mean().
 func TestFleetNumPy(t *testing.T) {

@@ -37,10 +37,10 @@ type Point struct {
 	relativeLeftOut int
 }
 
-// Add counts one target. Reference is a simple forecast of the same target, for the relative
-// MAE, or NaN if it is unknown. Add returns an error and counts nothing if any other number is
-// not finite, or if a sum could overflow because a number is too large or an actual above the
-// floor is too small.
+// Add counts one target. For the relative MAE, reference is a simple forecast of the same
+// target, or NaN if it is unknown. Add returns an error and counts nothing if any other number
+// is not finite, or if a sum could overflow because a number is too large or an actual above
+// the floor is too small.
 func (p *Point) Add(forecast, actual, reference float64) error {
 	if !(p.MAPEFloor >= 0) {
 		return fmt.Errorf("metric: a MAPE floor of %v; want 0 or more", p.MAPEFloor)
@@ -146,8 +146,8 @@ func (p *Point) Scores() Scores {
 	}
 }
 
-// MarshalJSON writes the scores, the number of targets, and the numbers of targets that
-// MAPE and relative MAE leave out.
+// MarshalJSON writes the scores, the number of targets, and how many targets the MAPE and the
+// relative MAE leave out.
 func (p Point) MarshalJSON() ([]byte, error) {
 	return slices.Concat(Scores{{"n", float64(p.n)}}, p.Scores(), Scores{
 		{"mape_floor", p.MAPEFloor},

@@ -51,7 +51,7 @@ func TestPoint(t *testing.T) {
 		floor          float64
 		triples        []triple
 		want           [8]float64 // mae rmse nmae wape mape smape relative bias
-		mape, relative int        // number of targets that each leaves out
+		mape, relative int        // number of targets that the MAPE and the relative MAE leave out
 	}{
 		{
 			// errors       1, -2, 3          sum 2, absolute 6, squares 14

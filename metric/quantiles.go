@@ -114,7 +114,7 @@ func (q *Quantiles) Loss() float64 {
 	return ratio(total.value(), float64(len(q.levels)))
 }
 
-// CRPS returns the continuous ranked probability score in its usual approximation from
+// CRPS returns the usual approximation of the continuous ranked probability score from
 // quantiles. The exact score is the integral of twice the pinball loss over all levels from 0
 // to 1. The approximation is twice the mean pinball loss over the given levels. If the median
 // is the only level, the approximation equals the mean absolute error.

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// row contains quantile forecasts, then the actual value.
 type row []float64
 
 func quantiles(t *testing.T, levels []float64, rows []row) *Quantiles {
@@ -263,7 +262,7 @@ func TestShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, actual := range []float64{0, 1, 2, 9} { // a load that equals the forecast counts as not above it
+	for _, actual := range []float64{0, 1, 2, 9} { // a load that equals the forecast is not above the forecast
 		if err := q.Add([]float64{1, 2}, actual); err != nil {
 			t.Fatal(err)
 		}

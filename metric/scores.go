@@ -12,7 +12,7 @@ type Score struct {
 	Value float64
 }
 
-// Scores are metrics in display order. In JSON they are an object in the same order.
+// Scores are metrics in display order. In JSON, they become an object with the same order.
 type Scores []Score
 
 // Get returns the value of the metric with the given name, and whether s has that metric.

@@ -167,7 +167,7 @@ func TestRandomGraphs(t *testing.T) {
 	}
 }
 
-// randomBlocks returns blocks that read random earlier blocks. The last one reads all blocks
+// randomBlocks returns blocks that read random earlier blocks. The last block reads all blocks
 // that no other block reads.
 func randomBlocks(rng *rand.Rand, inputs int) []nn.Block {
 	var (

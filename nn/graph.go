@@ -13,7 +13,7 @@ type wired struct {
 	stage
 	from       []int      // the nodes that the stage reads
 	gradients  []gradient // how the gradients of its inputs are passed on
-	begin, end int        // its weights in the weight vector
+	begin, end int        // range of its weights in the weight vector
 }
 
 // part returns the stage's part of a vector of weights or of their gradients.
@@ -39,7 +39,7 @@ func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 	n := &Net{lookback: lookback, inputs: inputs, blocks: slices.Clone(blocks)}
 	n.nodes = []nodeInfo{{rows: lookback * inputs}}
 	names := []string{Input}       // names of the input and of the blocks so far
-	at := map[string]int{Input: 0} // their nodes
+	at := map[string]int{Input: 0} // the nodes of these names
 	layers, tensors := map[string]bool{}, map[string]bool{}
 	for i, b := range blocks {
 		if _, recurrent := b.(LSTM); recurrent && i > 0 {
@@ -131,7 +131,7 @@ func (n *Net) append(s stage, from []int, layers, tensors map[string]bool) error
 
 // plan determines what each stage does with the gradients of its inputs, and which memory the
 // nodes use. The backward pass goes from the last stage to the first, so the last reader of a
-// node is the first to write its gradient.
+// node is the first to write the node's gradient.
 func (n *Net) plan() {
 	begun := make([]bool, len(n.nodes))
 	for i := len(n.stages) - 1; i >= 0; i-- {
@@ -147,7 +147,7 @@ func (n *Net) plan() {
 				n.nodes[v].transposed = true
 			}
 			switch {
-			case v == 0: // skipped
+			case v == 0: // the network's input needs no gradient
 			case begun[v]:
 				s.gradients[j] = added
 			case free:

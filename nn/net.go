@@ -81,8 +81,8 @@ const Input = "input"
 
 // LSTM is a stack of LSTM layers over the steps of a window, like PyTorch's nn.LSTM: gates
 // in the order i, f, g, o, two bias vectors, and initial states of zero. Its output is the
-// concatenation of the hidden states of the top layer at all steps, or the hidden state at
-// the last step only. An LSTM must be the first block.
+// concatenation of the hidden states of the top layer at all steps, or only the hidden state at
+// the last step. An LSTM must be the first block.
 type LSTM struct {
 	Name   string
 	Hidden int

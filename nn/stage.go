@@ -39,11 +39,11 @@ type tape interface {
 type gradient uint8
 
 const (
-	skipped gradient = iota // nothing: the input is that of the network
+	skipped gradient = iota // nothing, because the input is the network's input
 	written                 // the stage is the first to write it in a backward pass
 	added                   // a later stage has written it
-	// reused means that the gradient of the stage's output becomes that of the input. They share
-	// memory, so the stage either does nothing or changes dout in place.
+	// reused means that the gradient of the stage's output becomes that of the input. The two
+	// share memory, so the stage either does nothing or changes dout in place.
 	reused
 )
 

@@ -171,8 +171,8 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
 }
 
-// ColumnsSlopes returns how many of the outputs of a batch would lower the loss if they were
-// smaller, and how many if they were larger.
+// ColumnsSlopes returns how many of a batch's outputs would lower the loss if they were
+// smaller, and how many would lower it if they were larger.
 func (ws *Workspace) ColumnsSlopes(w, y []float32, loss Loss) (smaller, larger int) {
 	ws.ColumnsLoss(w, y, loss)
 	for _, slope := range ws.dout[:ws.net.outputs*padded(ws.columns)] { // the slope of padding is 0

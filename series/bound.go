@@ -9,7 +9,7 @@ import (
 // readings. They are chosen so that, in the datasets of real homes and buildings, every reading
 // beyond the bound is an error. In these datasets, a correct reading is at most 10 times the
 // median of the daily maxima, and at most 30 times the median of the daily 90 % quantiles.
-// Homes that stood empty are exceptions, but none of them has used 15 kW.
+// Homes that stood empty exceed these factors, but none of them has used 15 kW.
 const (
 	boundFactor = 10
 	boundCoarse = 30
@@ -70,19 +70,19 @@ func Bound(load []float32, stepsPerDay int) float64 {
 	return max(boundFactor*peak, boundLeast)
 }
 
-// Beyond reports whether a load is beyond a bound. A missing load is not beyond it.
+// Beyond reports whether a load is beyond a bound. A missing load is not beyond any bound.
 func Beyond(kw float32, bound float64) bool { return math.Abs(float64(kw)) > bound }
 
 // Impossible returns the steps whose readings are beyond the bound of the whole series and
-// beyond the bounds of the 28 days before, around and after them. Therefore a lasting change of
-// scale is accepted, from its first reading on, once it fills half of 28 days.
+// beyond the bounds of the 28 days before, around and after them. A lasting change of scale is
+// therefore accepted from its first reading on, once it fills half of 28 days.
 func Impossible(load []float32, stepsPerDay int) (steps []int) {
 	bound := Bound(load, stepsPerDay)
 	if math.IsInf(bound, 1) {
 		return nil
 	}
 	around := 0.0 // bound of the 28 days around the step
-	until := -1   // the last step to which it applies
+	until := -1   // the last step to which the bound applies
 	for i, v := range load {
 		if !Beyond(v, bound) {
 			continue

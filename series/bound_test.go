@@ -17,8 +17,8 @@ func year() []float32 {
 	return load
 }
 
-// TestImpossible checks which readings are found to be impossible, and that no pattern of
-// garbage escapes detection.
+// TestImpossible checks which readings Impossible returns, and that it detects every pattern of
+// garbage.
 func TestImpossible(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for name, c := range map[string]struct {

@@ -87,8 +87,8 @@ func (b *Builder) Meters() ([]Meter, error) {
 	return meters, nil
 }
 
-// Instant is the time of a row. In the hour that clocks repeat when they are put back, a
-// local time label is ambiguous and stands for two instants.
+// Instant is the time of a row. In the hour that clocks repeat when they are put back, a local
+// time label is ambiguous: it stands for two instants.
 type Instant struct {
 	Unix  int64
 	Again int64 // the later of two possible instants, or 0
@@ -116,8 +116,8 @@ type MeterBuilder struct {
 	begun bool      // Add was called at least once
 	last  int64     // time of the previous row
 	fold  fold
-	// strays are the first off-grid rows. They are stored until the grid is fixed, because
-	// the first row may be the one that is off the grid.
+	// strays are the first off-grid rows. They are stored until the grid is fixed, because the
+	// first row itself may be off the grid.
 	strays  []reading
 	settled bool
 	faults  Faults
@@ -207,8 +207,8 @@ func (m *MeterBuilder) reserve(n int64) error {
 	return nil
 }
 
-// settle fixes the meter's grid. If more stray rows share another grid than lie on the current
-// one, settle moves the series to that grid and drops the rows stored so far.
+// settle fixes the meter's grid. If the stray rows on another grid outnumber the rows on the
+// current one, settle moves the series to that grid and drops the rows stored so far.
 func (m *MeterBuilder) settle() error {
 	m.settled = true
 	strays := m.strays
@@ -276,8 +276,8 @@ func (m *MeterBuilder) series() (Meter, error) {
 }
 
 // fold decides which of two hours an ambiguous label stands for. It handles rows that list one
-// hour after the other, in ascending or descending order, and rows that are sorted by label. In
-// the latter case, each label appears twice in succession.
+// hour after the other, in ascending or descending order. It also handles rows that are sorted
+// by label, where each label appears twice in succession.
 type fold struct {
 	label int64 // Instant.Unix of the previous row, if it was ambiguous
 	in    bool

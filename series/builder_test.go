@@ -10,7 +10,6 @@ import (
 
 var absent = math.NaN()
 
-// addRow adds an unambiguous row to a builder.
 func addRow(t *testing.T, m *MeterBuilder, unix int64, kw float64) {
 	t.Helper()
 	if err := m.Add(Instant{Unix: unix}, kw); err != nil {

@@ -41,8 +41,8 @@ func InputNames() []string {
 	return slices.Concat([]string{"load"}, calendarNames, WeatherNames(), StaticNames())
 }
 
-// InEveryDataset reports whether every dataset has the named input. This is true for the
-// load and the calendar features. A dataset may lack weather and static values.
+// InEveryDataset reports whether every dataset has the named input. Every dataset has the load
+// and the calendar features, but may lack weather and static values.
 func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }
 
 // newCalendar computes the calendar features for the span of a dataset and the given number

@@ -10,14 +10,14 @@ type Example struct{ Last, Target int }
 // Readiness states whether a model can forecast from an origin.
 type Readiness int
 
-// The states of the inputs of an origin.
+// The states of an origin's inputs.
 const (
 	Unready  Readiness = iota // too many inputs are missing
 	Filled                    // some inputs were missing and have been replaced
 	Complete                  // all inputs are known
 )
 
-// Examples are a meter's examples in the form that a model needs: windows of consecutive steps
+// Examples are a meter's examples in the shape that a model needs: windows of consecutive steps
 // ([Windows]) or rows of features (package feature).
 type Examples interface {
 	// Frame returns the layout, the split and the calendar of the examples.
@@ -26,7 +26,7 @@ type Examples interface {
 	Len(p Part) int
 	At(p Part, k int) int
 	Each(p Part, f func(last int) error) error
-	// Ready reports whether the inputs of an origin are known. The targets need not be known, so
+	// Ready reports whether the inputs of an origin are known. The targets may be unknown, so
 	// that a model can forecast from the newest step of a series.
 	Ready(last int) Readiness
 	// Inputs returns the number of inputs of an example.
@@ -43,12 +43,12 @@ type Examples interface {
 	// Unscale converts an output of the model for an example to kW.
 	Unscale(at Example, v float32) float32
 	// Noise returns the mean absolute change of the load from step to step in the training
-	// split, divided by the standard deviation of the load. The result is at most 1, and 0 if
-	// the quotient is not defined.
+	// split, divided by the standard deviation of the load. The result is at most 1. If the
+	// quotient is not defined, the result is 0.
 	Noise() float64
 }
 
-// Noise returns the result of [Examples].Noise for the loads of a training split.
+// Noise computes the noise described at [Examples].Noise from the loads of a training split.
 func Noise(load []float32) float64 {
 	var sum, squares, changes float64
 	n, pairs := 0, 0

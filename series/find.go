@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// Examples are found as runs instead of individually. Each column is complete in certain
-// runs of steps, and an example needs several consecutive steps of every column. A run of
-// complete steps in a column therefore allows a run of examples. The examples of a meter
-// are the intersection of the runs that all its columns allow. The runs of columns that all
-// meters share are computed once.
+// The framer finds examples as runs, not individually. Each column is complete in certain runs
+// of steps, and an example needs several consecutive steps of every column. A run of complete
+// steps in a column therefore allows a run of examples. The examples of a meter are the
+// intersection of the runs that all its columns allow. The runs of columns that all meters
+// share are computed once.
 
 // span is a run of steps, or of examples identified by the step of their last input. It
 // includes from and excludes to.
@@ -38,8 +38,8 @@ func present(runs []span, x []float32) []span {
 
 // allow appends to dst those examples in among that a column allows. The column allows an
 // example if it is complete in the last need steps up to the step that is ahead steps after
-// the example's last input. Runs are the column's runs of complete values; value i belongs
-// to step i-offset. Steps before 0 do not count.
+// the example's last input. Runs are the column's runs of complete values; value i belongs to
+// step i-offset. Steps before 0 are ignored.
 func allow(dst, among, runs []span, offset, need, ahead int) []span {
 	for _, r := range runs {
 		from, to := max(r.from-offset, 0)+need-1-ahead, r.to-offset-ahead

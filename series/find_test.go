@@ -148,9 +148,9 @@ func punchHoles(rng *rand.Rand, x []float32, n int) {
 	}
 }
 
-// randomFleet returns a random dataset and layout: with meters that start and end at
-// different times, weather that does not cover all of them, and clocks with daylight saving
-// time.
+// randomFleet returns a random layout and a random dataset, whose meters start and end at
+// different times. Its weather does not cover all meters, and its clocks may have daylight
+// saving time.
 func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	t.Helper()
 	var clocks []*time.Location
@@ -210,7 +210,7 @@ func TestFindAgainstBruteForce(t *testing.T) {
 	examples, broken := 0, 0
 	seeds := uint64(400)
 	if testing.Short() {
-		seeds = 80 // emulation is slow
+		seeds = 80 // because emulation is slow
 	}
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))

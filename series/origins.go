@@ -61,9 +61,8 @@ func (f *Framer) noOrigins(m Meter) Origins {
 // reach returns the number of steps from an origin to its last target.
 func (f *Framer) reach() int { return f.layout.Horizon + f.layout.Targets - 1 }
 
-// keep stores the runs of origins of a meter, and the range
-// of origins in each split (train, validation, test). A split is a period of time, so its
-// origins are consecutive.
+// keep stores a meter's runs of origins, and the range of origins in each split (train,
+// validation, test). A split is a period of time, so its origins are consecutive.
 func (o *Origins) keep(runs []span) {
 	o.runs = make([]run, 0, len(runs))
 	total := 0

@@ -16,8 +16,8 @@ import (
 	"loadstar/internal/disk"
 )
 
-// A prepared file contains a dataset in its in-memory form, so that it can be memory-mapped
-// instead of read:
+// A prepared file contains a dataset in its in-memory layout, so that the file can be
+// memory-mapped instead of read:
 //
 //	magic            8 bytes
 //	header length    8 bytes
@@ -72,8 +72,8 @@ func (h *preparedHeader) places(header int) (p places) {
 	return p
 }
 
-// plausible reports whether every count in the header fits into a file of the given size.
-// If so, sums of section sizes cannot overflow.
+// plausible reports whether every count in the header fits into a file of the given size. Sums
+// of section sizes then cannot overflow.
 func (h *preparedHeader) plausible(size int64) bool {
 	for _, n := range []int64{h.Meters, h.IDBytes, h.Floats, h.Weather.Steps} {
 		if n < 0 || n > size {

@@ -3,7 +3,7 @@
 //
 // A [Dataset] is a fleet of meters on one regular time grid. Each time is the start of an
 // interval, in Unix seconds. The dataset also has a clock, which is the local time of the
-// meters. Calendar features and lags use the clock; a lag refers to the same clock time on an
+// meters. Calendar features and lags use the clock. A lag refers to the same clock time on an
 // earlier day. Load is mean power in kW, or NaN where it is missing.
 //
 // A dataset is either in memory or in a prepared file. Prepared files are memory-mapped, so
@@ -47,7 +47,7 @@ type Meter struct {
 	ID string
 	// Start is the Unix time of step 0.
 	Start int64
-	// Load is the mean power of each step in kW, NaN where it is missing.
+	// Load is the mean power of each step in kW, NaN where missing.
 	Load []float32
 	// Static contains one value for each of Dataset.StaticNames, or NaN where it is
 	// unknown.
@@ -226,7 +226,7 @@ func (d *Dataset) Span() (from, to int64) {
 }
 
 // Fingerprint identifies a dataset by its meters' names, start times, lengths and a sample of
-// their readings, so that not all data has to be read.
+// their readings, so that it need not read all data.
 func (d *Dataset) Fingerprint() string {
 	h := fnv.New64a()
 	for i := range d.Len() {

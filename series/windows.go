@@ -25,8 +25,8 @@ type Input struct {
 	// Name is load, a calendar feature (time_of_day, hour, day_of_week, day_of_month,
 	// day_of_year, week_of_year), a weather column, or a static value.
 	Name string
-	// AtTarget means that the value is taken Horizon steps later, at the target time. It is
-	// for features that are known in advance, such as the calendar.
+	// AtTarget means that the value is taken Horizon steps later, at the target time. AtTarget
+	// is for features that are known in advance, such as the calendar.
 	AtTarget bool
 	// Days, if not 0, means that the value is taken at the same clock time that many days
 	// before the target. It is allowed only for load, and the value must be known when the
@@ -103,8 +103,8 @@ const (
 	All
 )
 
-// Split divides a meter's span in time. The first part is for training, the next one for
-// validation, and the last one for testing.
+// Split divides a meter's span in time. The first part is for training, the second for
+// validation, and the last for testing.
 type Split struct {
 	Train, Validation float64 // shares of the steps
 	// Blocks means that the parts for training and validation end where a block of four weeks
@@ -142,7 +142,7 @@ type Range struct{ Low, High float32 }
 // Ranges maps the names of inputs to their ranges.
 type Ranges map[string]Range
 
-// Merge widens the ranges to include those of another meter, so that a fleet can be scaled
+// Merge widens the ranges to include another meter's ranges, so that a fleet can be scaled
 // uniformly.
 func (r Ranges) Merge(other Ranges) {
 	for name, o := range other {

@@ -3,8 +3,8 @@
 
 usage: wheel.py --binary PATH --platform linux-amd64 --version VERSION --out DIR
 
-The binary is a script of the wheel, so that installing it gives the command. The same
-commit gives the same bytes: SOURCE_DATE_EPOCH is the time of all files.
+The binary is a script of the wheel, so that installing the wheel installs the command. The
+same commit gives the same bytes, because SOURCE_DATE_EPOCH is the time of all files.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TAGS = {
 
 
 def normal(version: str) -> str:
-    """Return a version of git describe in Python's form, such as 1.2.3.post4+gabcdef1."""
+    """Convert a version from git describe to Python's format, such as 1.2.3.post4+gabcdef1."""
     m = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-(\d+)-(g[0-9a-f]+))?(-dirty)?", version)
     if m:
         release, commits, commit, dirty = m.groups()

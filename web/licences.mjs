@@ -1,13 +1,13 @@
-// Collects the licences of the packages that a bundle holds. Both bundles use it, because each copy of a package must
-// carry its licence.
+// This module collects the licences of the packages in a bundle, because each copy of a package must include its
+// licence. Both builds use it.
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
-// packageOf returns the name of the package that a module's path is in, or null if it is ours.
+// packageOf returns the name of the package to which a module's path belongs, or null if the module is ours.
 const packageOf = (path) => /(?:^|[\\/])node_modules[\\/]((?:@[^\\/]+[\\/])?[^\\/]+)/.exec(path)?.[1].replaceAll("\\", "/") ?? null;
 
-// collect returns name, version, licence and licence text of the packages that the modules are in. root is the folder
-// with node_modules.
+// collect returns the name, version, licence and licence text of each package to which one of the modules belongs. root
+// is the folder with node_modules.
 export function collect(modules, root) {
   const names = new Set(modules.map(packageOf).filter(Boolean));
   return [...names].sort().map((name) => {
@@ -19,14 +19,14 @@ export function collect(modules, root) {
   });
 }
 
-// banner returns the licences as the text of a comment.
+// banner returns a comment with the licences.
 export const banner = (packages) =>
   packages
     .map((p) => `${p.name} ${p.version}, ${p.license}\n\n${p.text}\n`)
     .join("\n---\n\n")
     .replaceAll("*/", "* /");
 
-// page returns THIRD_PARTY.md.
+// page returns the content of THIRD_PARTY.md.
 export const page = (packages, title, intro) =>
   `# ${title}\n\n${intro}\n\n| package | version | licence |\n|---|---|---|\n` +
   packages.map((p) => `| ${p.name} | ${p.version} | ${p.license} |\n`).join("") +

@@ -26,7 +26,7 @@ import (
 	"loadstar/internal/webui"
 )
 
-// Service makes forecasts. [live.Service] is one.
+// Service makes forecasts. [live.Service] implements it.
 type Service interface {
 	Site() live.Site
 	Clients() []live.ClientStatus
@@ -167,7 +167,7 @@ func (s *Server) limits() *connlimit.Limiter {
 	return connlimit.New(c)
 }
 
-// Handler returns the handler of all paths.
+// Handler returns the handler for all paths.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	paths := map[string][]string{}
@@ -211,8 +211,8 @@ func (s *Server) Handler() http.Handler {
 		service.Problem(w, http.StatusNotFound, "path", "there is nothing here; /openapi.json lists all paths", nil)
 	})
 	mux.Handle("/", known)
-	// A page in a browser on this machine can send simple requests to it, so requests from
-	// other origins must not change anything.
+	// A web page in a browser on this machine can send simple requests to the interface, so
+	// requests from other origins must not change anything.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		service.Problem(w, http.StatusForbidden, "origin", "requests of web pages from elsewhere are refused", nil)

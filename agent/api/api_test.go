@@ -211,7 +211,7 @@ func TestProtection(t *testing.T) {
 		{"/ui/agent.js", "", 200},
 		{"/v1/readings/main-panel", "", 401},
 		{"/v1/readings/main-panel", "Bearer " + token, 200},
-		{"/ui/../v1/clients", "", 307}, // to the path that needs the token
+		{"/ui/../v1/clients", "", 307}, // redirected to the path that needs the token
 	} {
 		r := ask(s, "GET", c.path, "", "Authorization", c.header, "Host", "gateway.local:7446")
 		if r.StatusCode != c.code || c.code == 401 && r.Header.Get("WWW-Authenticate") == "" {
@@ -429,7 +429,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // TestMetricsReference checks that docs/reference/metrics.md lists every metric with its
-// labels, and the values of those labels that have only a few.
+// labelsand the values of labels that have few values.
 func TestMetricsReference(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {

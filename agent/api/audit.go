@@ -8,7 +8,8 @@ import (
 	"loadstar/internal/service"
 )
 
-// startAudit starts the audit of a client. An audit takes minutes, so the answer does not wait for it.
+// startAudit starts the audit of a client. An audit takes minutes, so the response does not
+// wait for it.
 func (s *Server) startAudit(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")
 	_, err := s.c.Service.Client(client)
@@ -27,7 +28,7 @@ func (s *Server) startAudit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// audit answers with the newest audit of a client.
+// audit responds with the newest audit of a client.
 func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")
 	_, err := parameters(r)

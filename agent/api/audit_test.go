@@ -10,7 +10,7 @@ import (
 	"loadstar/agent/audit"
 )
 
-// TestAudit starts an audit, follows it and reads its report. A second audit has to wait.
+// TestAudit starts an audit, follows it and reads its report. A second audit must wait.
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		audits := &audit.Auditor{}
@@ -44,7 +44,7 @@ func TestAudit(t *testing.T) {
 			t.Errorf("%+v", x)
 		}
 		answer("POST", "main-panel", 202) // the same audit
-		answer("POST", "ne%22w%5C", 409)  // another audit has to wait
+		answer("POST", "ne%22w%5C", 409)  // another audit must wait
 		next <- nil
 		synctest.Wait()
 		if x := answer("GET", "main-panel", 200); x.State != audit.Done || x.Report.Attacks[0].Truth[0] != 1.5 {

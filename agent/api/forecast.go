@@ -184,7 +184,7 @@ func (s *Server) sendForecast(w http.ResponseWriter, r *http.Request, f *live.Is
 	s.answerJSON(w, r, forecastJSON(v, f, status.Scores))
 }
 
-// issueNow stores the weather in the request's body, if any, and then makes a forecast
+// issueNow stores the weather from the request's body, if any, and then makes a forecast
 // immediately.
 func (s *Server) issueNow(w http.ResponseWriter, r *http.Request) {
 	client := r.PathValue("client")

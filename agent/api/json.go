@@ -24,9 +24,8 @@ type member struct {
 // MarshalJSON implements json.Marshaler.
 func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o) }
 
-// appendJSON appends a value as JSON. Package json would check and copy a forecast's
-// columns at every level of an answer. On a small gateway, these copies take most of a
-// request's time.
+// appendJSON appends a value as JSON. Package json would check and copy a forecast's columns at
+// every level of a response. On a small gateway, these copies take most of a request's time.
 func appendJSON(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case object:
@@ -127,7 +126,7 @@ func period(d time.Duration) string {
 	return text
 }
 
-// send answers with JSON that must not be cached.
+// send responds with JSON that must not be cached.
 func send(w http.ResponseWriter, value any) { sendCode(w, http.StatusOK, value) }
 
 func sendCode(w http.ResponseWriter, code int, value any) {

@@ -54,8 +54,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestAnswers checks real requests and answers against the description, one for each
-// operation and status that it lists, as far as a test can cause them.
+// TestAnswers checks real requests and responses against the description, one for each listed
+// operation and status that a test can cause.
 func TestAnswers(t *testing.T) {
 	doc := description(t)
 	router, err := gorillamux.NewRouter(doc)
@@ -149,7 +149,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func init() {
-	// The validator supports only JSON; other types are treated as text.
+	// The validator supports only JSON; other types become text.
 	for _, kind := range []string{"text/csv", "text/plain", "application/x-ndjson"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}

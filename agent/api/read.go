@@ -68,7 +68,7 @@ func (s *Server) receiving(c live.ClientStatus) any {
 	return object{{"messages", r.Messages}, {"since", instant(r.Since.Unix())}, {"complete", instant(r.Complete.Unix())}}
 }
 
-// issued answers with the forecasts at a lead and the actual loads.
+// issued responds with the forecasts at a lead and the actual loads.
 func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	site := s.c.Service.Site()
 	q, err := parameters(r, "from", "to", "lead", "tz")
@@ -145,10 +145,10 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// maxReadings is the maximum number of steps in an answer with readings.
+// maxReadings is the maximum number of steps in a response.
 const maxReadings = 10_000
 
-// readings answers with the load of a client.
+// readings responds with the load of a client.
 func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
 	site := s.c.Service.Site()
 	q, err := parameters(r, "from", "to", "tz")
@@ -191,7 +191,7 @@ func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// withOffset is the format of local times in answers.
+// withOffset is the format of local times in responses.
 const withOffset = "2006-01-02T15:04:05-07:00"
 
 // earliest and latest bound the times that a request may name. A store contains no other times.
@@ -335,7 +335,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// mostNamed is the maximum number of clients that an answer names.
+// mostNamed is the maximum number of clients that a response names.
 const mostNamed = 20
 
 // without returns the clients that have no forecast from fresh readings, and the number of all

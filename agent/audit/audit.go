@@ -7,8 +7,8 @@
 // client's updates lie between the two results. The attacker lacks only the secret from which
 // the agent
 // draws examples, so it draws its own. The same attack with the agent's draws shows what the
-// secret protects. A real server knows fewer readings. But it can choose the plan and the
-// weights, so an audit proves nothing about a hostile server.
+// secret protects. A real server knows fewer readings, but it can choose the plan and the
+// weights. An audit therefore proves nothing about a hostile server.
 package audit
 
 import (
@@ -45,8 +45,8 @@ type Subject struct {
 	First bool
 	// Tasks are the tasks of the updates, newest first.
 	Tasks []fed.Task
-	// Time limits the audit. If it is too short for all updates, the audit attacks fewer,
-	// but at least the newest. 0 means no limit.
+	// Time limits the audit. If it is too short for all updates, the audit attacks fewer, but
+	// always the newest. 0 means no limit.
 	Time time.Duration
 	// Progress is called before each guess.
 	Progress func(done, of int)
@@ -67,7 +67,7 @@ type Attack struct {
 	// Labels contains the hour of the day or the local time of each number.
 	Labels []string  `json:"labels"`
 	Truth  []float64 `json:"truth_kw"`
-	// Guess is the attacker's guess, and Known the guess of an attacker that knew the
+	// Guess is the attacker's guess, and Known is the guess of an attacker that knew the
 	// agent's draws.
 	Guess Guess `json:"guess"`
 	Known Guess `json:"guess_with_known_draws"`
@@ -224,8 +224,8 @@ func (l *lab) readings() (all []target) {
 // sums contains the newest update, and the sum of all updates.
 type sums [2][]float32
 
-// updates trains for the tasks with a meter's readings and the given draws. It returns the
-// newest update and the sum of all updates.
+// updates trains a meter's readings for all tasks, with the given draws. It returns the newest
+// update and the sum of all updates.
 func (l *lab) updates(ctx context.Context, m series.Meter, draws fed.Draws) (all sums, err error) {
 	*l.draws = draws
 	data := []series.Examples{l.Examples(m)}

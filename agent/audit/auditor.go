@@ -35,7 +35,7 @@ const (
 	Failed  = "failed"
 )
 
-// Status is the state of the audit of a client.
+// Status is the state of a client's audit.
 type Status struct {
 	Client string  `json:"client"`
 	State  string  `json:"state"`
@@ -45,7 +45,7 @@ type Status struct {
 }
 
 // Auditor passes requests for audits to the running agent, and holds the newest result. The
-// zero value is ready. It is safe for concurrent use.
+// zero value is ready to use. It is safe for concurrent use.
 type Auditor struct {
 	mu     sync.Mutex
 	asked  chan string // nil while no agent serves
@@ -70,7 +70,7 @@ func (a *Auditor) Start(client string) error {
 	return nil
 }
 
-// Status returns the state of the audit of a client.
+// Status returns the state of a client's audit.
 func (a *Auditor) Status(client string) Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -91,7 +91,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 
 // checkPlan returns an error if the agent would decline a plan. It cannot check rules that
 // depend on the fleet's size or on readings, which are known only when the plan runs. The
-// condition describes what must be true of the keepers of a private plan.
+// condition describes the requirements that a private plan's keepers must meet.
 func checkPlan(c *config.Config, path string) (condition string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

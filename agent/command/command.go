@@ -40,7 +40,7 @@ type Options struct {
 	Out     io.Writer
 	Log     *slog.Logger
 	// Now is the clock of an agent inside another program, which must then call Tick and Work of
-	// the Service. If it is nil, the system's clock decides when the agent forecasts.
+	// the Service. If Now is nil, the system's clock decides when the agent forecasts.
 	Now func() time.Time
 	// Listener replaces the address of the HTTP interface, and Training changes how the agent
 	// trains. Both may be nil.
@@ -200,7 +200,7 @@ func (x *Agent) readingsClients() (map[string]readings.Client, error) {
 	return out, err
 }
 
-// broker returns the connection of a configuration.
+// broker returns the connection to the configured broker.
 func broker(c *config.Config, version string, log *slog.Logger) mqtt.Config {
 	m := mqtt.Settings(c)
 	m.Version, m.Log = version, log

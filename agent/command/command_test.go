@@ -35,8 +35,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// TestAlone runs an agent without a model and without a server: readings arrive over HTTP,
-// forecasts come out, and the commands work while it runs and afterwards.
+// TestAlone runs an agent without a model and without a server: it forecasts from readings that
+// arrive over HTTP, and the commands work while it runs and afterwards.
 func TestAlone(t *testing.T) {
 	address := testkit.AddressFor(t)
 	path := filepath.Join(t.TempDir(), "agent.yaml")

@@ -12,7 +12,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// hosting are the flags of the command run.
+// hosting holds the flags of the command run.
 type hosting struct {
 	program    *Program
 	c          agent.Config
@@ -45,7 +45,6 @@ logs every round.`,
 	}
 }
 
-// add adds the flags.
 func (h *hosting) add(f *flag.FlagSet) {
 	f.StringVar(&h.c.Dir, "dir", folder, "the agent's folder")
 	f.StringVar(&h.live.Config, "config", "", "the agent's configuration `file`; the agent then ingests readings and forecasts")
@@ -60,7 +59,7 @@ func (h *hosting) add(f *flag.FlagSet) {
 	f.StringVar(&h.level, "log-level", "info", "log level: debug, info, warn or error")
 }
 
-// run hosts the clients of a configuration, or those of a dataset.
+// run hosts the clients of a configuration or of a dataset.
 func (h *hosting) run(ctx context.Context) error {
 	usual := policy.Default()
 	for _, text := range h.policy {

@@ -25,7 +25,7 @@ type Config struct {
 	Store  Store  `yaml:"store"`
 	// History is a prepared file with earlier readings, which the agent imports once.
 	History string `yaml:"history"`
-	// Model is the folder of a model that clients use, such as that of a run.
+	// Model is the folder of a model that clients use, such as a run's folder.
 	Model string `yaml:"model"`
 	// Clients are the meters. If none are listed, the meters of the history are the clients. A
 	// client without settings takes its readings from the inbox and HTTP.

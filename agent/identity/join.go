@@ -63,8 +63,8 @@ func (j Joining) Once(ctx context.Context, dir, name string) error {
 // Join registers the agent of a folder with a server, using a token that an operator of the
 // server created. The name describes the machine to operators. Join sends the token's
 // secret only to the server whose certificate the token names. It fails if the folder already
-// has an identity that has not expired. If the folder has an older identity, Join proves that
-// it has its key, so that the agent keeps its name and its clients.
+// has an identity that has not expired. If the folder has an older identity, Join proves
+// possession of its key, so that the agent keeps its name and its clients.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
 	tok, err := mtls.ParseJoinToken(token)
 	if err != nil {
@@ -187,8 +187,8 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server for which only a pin is known. The pin is that of the
-// server's root certificate or of an issuer below the root.
+// pinned is a connection to a server for which only a pin is known. It belongs to the server's
+// root certificate, or to an issuer below the root.
 type pinned struct {
 	server, pin string
 	// root is the certificate with the pin. It is set once the connection is verified.

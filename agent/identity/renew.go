@@ -22,10 +22,10 @@ const (
 )
 
 // RenewIfDue gets a new key and certificate when less than a third of the old certificate's
-// lifetime is left, or when the server has asked for it, and reports whether it did. It also
-// renews an expired certificate, which a server accepts for some time. The old key
-// and certificate stay in use until the new ones are on disk. If a renewal fails, the old ones
-// remain. RenewIfDue may be called again at any time, and waits longer after each failure.
+// lifetime is left, or when the server has asked for a renewal, and reports whether it renewed
+// them. It also renews an expired certificate, which a server accepts for some time. The old
+// key and certificate stay in use until the new ones are on disk. If a renewal fails, the old
+// ones remain. RenewIfDue may be called again at any time, and waits longer after each failure.
 //
 // After a rotation of the issuer, the agent therefore renews at its next contact with the
 // server. Only an agent that has just followed another rotation waits for a third of its

@@ -234,14 +234,15 @@ func TestExpired(t *testing.T) {
 	if o, err := Open(dir); err != nil || o.Expires().After(time.Now()) {
 		t.Errorf("opened: %v", err)
 	}
-	// A server may refuse to renew it. Joining again with the old key keeps the name.
+	// A server may refuse to renew an expired certificate. Joining again with the old key keeps
+	// the name.
 	f.set(func() { f.strict = true })
 	renewed, err := i.RenewIfDue(t.Context(), time.Now())
 	wantError(t, "renewing", err, "expired on", "join again with a new token")
 	if renewed || f.renewed != 0 {
 		t.Error("renewed")
 	}
-	// Within the server's grace period, the agent renews it by itself.
+	// Within the server's grace period, the agent renews an expired certificate by itself.
 	f.set(func() { f.strict, f.ttl = false, time.Hour })
 	if renewed, err := i.RenewIfDue(t.Context(), i.after); err != nil || !renewed {
 		t.Errorf("within the grace period: %v, %v", renewed, err)
@@ -266,7 +267,7 @@ func TestJoinAgain(t *testing.T) {
 	if err := checkIn(t, again); err != nil {
 		t.Error(err)
 	}
-	// Without the old file it is another agent.
+	// Without the old file, the machine joins as another agent.
 	other, err := Join(t.Context(), filepath.Join(t.TempDir(), "agent"), f.url, f.token(t, 1), "")
 	if err != nil || other.ID() == i.ID() {
 		t.Error(err, other)

@@ -120,7 +120,6 @@ func (cat *catalog) fill(r *runner, h *head) error {
 	return nil
 }
 
-// newHead returns a head with a client's weights.
 func newHead(model, client string, made int64, from origin, c serve.Client) *head {
 	return &head{Model: model, Client: client, Made: made, Origin: from, Weights: c.Weights, Scaling: serve.EncodeScaling(c.Scaling)}
 }
@@ -173,7 +172,6 @@ func (cat *catalog) addModel(r modelRecord, heads []*head) error {
 	return nil
 }
 
-// headKey identifies the heads of a client for a model.
 type headKey struct{ model, client string }
 
 // read reads the file's models and lists its weights.

@@ -15,7 +15,7 @@ import (
 	"loadstar/agent/release"
 )
 
-// The rules of staging.
+// Limits for choosing models.
 const (
 	testDays  = 14          // a contender is compared over this many recent days
 	leastDays = 3           // a comparison needs forecasts on at least this many days
@@ -33,8 +33,8 @@ const (
 	refitSpan                 = 56 * day
 	refitRest                 = 7 * day // minimum time between two refits of a client
 	judgeRest                 = day     // time after which a comparison without a result is repeated
-	// A client without a model retries a refused model after this time. In some weeks last
-	// week's load is hard to beat, and in others it is poor.
+	// A client without a model retries a refused model after this time. Last week's load is
+	// hard to beat in some weeks and poor in others.
 	retryRest = testDays * day
 )
 
@@ -91,7 +91,7 @@ func newer(a, b *model) bool {
 	return a.ID != b.ID && (a.Received > b.Received || a.Received == b.Received && a.Version > b.Version)
 }
 
-// work compares the next model that is due with the one in use, and applies the verdict. It takes the
+// work compares the next due model with the model in use, and applies the verdict. It takes the
 // lock before and after the comparison. It reports whether a comparison was due.
 func (ch *chooser) work(ctx context.Context) (bool, error) {
 	now := ch.c.Now()
@@ -246,7 +246,7 @@ func (ch *chooser) install(m *member, h *head, now int64) error {
 func (ch *chooser) follow(m *member, now time.Time, snap *snapshot) error {
 	if m.shadow != nil {
 		today := snap.cutoff / day
-		from := m.rec.TrialFrom/day + 1 // the first whole day
+		from := m.rec.TrialFrom/day + 1 // the first whole day of the trial
 		t := m.scores.total(from, today, -1)
 		days := today - from
 		switch {
@@ -294,9 +294,9 @@ func (ch *chooser) rollback(m *member, now int64) error {
 	return nil
 }
 
-// prune removes unused models that are not among the newest three, and heads that are
-// neither in use nor waiting to be compared. It remembers removed releases, because a
-// release that is received again would look newer than those in use.
+// prune removes unused models except the newest three, and heads that are neither in use nor
+// waiting for a comparison. It remembers removed releases, because a release that is received
+// again would look newer than those in use.
 func (ch *chooser) prune() error {
 	const kept = 3
 	used := map[uint64]bool{}
@@ -351,8 +351,8 @@ func (ch *chooser) prune() error {
 	})
 }
 
-// withdraw removes a model. It forgets that clients refused it, since its ID does not come
-// back.
+// withdraw removes a model. It forgets that clients refused it, because its ID is never used
+// again.
 func (ch *chooser) withdraw(gone *model) error {
 	now := ch.c.Now().Unix()
 	ch.c.Log.Info("a release was withdrawn", "release", gone.Name)

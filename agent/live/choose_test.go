@@ -213,8 +213,8 @@ func TestTrial(t *testing.T) {
 		if !s.Tick() {
 			t.Fatal(s.Ready())
 		}
-		// A kill between two commits would separate an issue from the decisions that follow
-		// from it.
+		// If there were two commits, a kill between them would separate an issue from the
+		// decisions that follow from it.
 		if n := commits(t, s) - before; n != 1 {
 			t.Fatalf("%s: %d transactions, want 1", now, n)
 		}
@@ -242,8 +242,8 @@ func TestTrial(t *testing.T) {
 
 // TestIssueTime measures the CPU time of forecasts for ten clients with steps of 15 minutes. On
 // an emulated small device, the measurement gives the figure in the documentation. The limit is
-// a multiple of the time of a fixed loop, measured between the forecasts, because the speed of
-// an emulator depends on its host.
+// a multiple of a fixed loop's time, measured between the forecasts, because an emulator's
+// speed depends on its host.
 func TestIssueTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestClockWasAhead checks that a clock that was ahead for some time and is correct again does
-// not silence the service, even after a restart, and clients resume learning from their
+// not silence the service, even after a restart, and that clients resume learning from their
 // forecasts.
 func TestClockWasAhead(t *testing.T) {
 	dir := t.TempDir()

@@ -66,8 +66,8 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 		}
 	}
 	// If there are no weights from training, or if they lose narrowly, fit weights to the
-	// readings before the days of the comparison. Weights from training that lose by far show
-	// that the release is not what it claims to be, even if fitting could improve it.
+	// readings before the days of the comparison. If weights from training lose by far, the
+	// release is not what it claims to be, even if fitting could improve it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
 		v, err = ch.contest(d, champion, h, cutoff)
@@ -91,7 +91,7 @@ func (ch *chooser) compare(ctx context.Context, j *job, champion *runner, now ti
 }
 
 // fit fits the personal layers of a client. It returns nil if the shared layers alone are far
-// worse than those of the champion.
+// worse than the champion's.
 func (ch *chooser) fit(ctx context.Context, d *series.Dataset, j *job, champion *runner, cutoff int64) (*head, error) {
 	from := origin(fitted)
 	if j.refit {
@@ -178,8 +178,8 @@ func (ch *chooser) contest(d *series.Dataset, champion *runner, h *head, cutoff 
 	if !v.accepted {
 		return v, nil
 	}
-	// Few calendar flags are set on the last days. A model can be accurate on these days,
-	// and far off when a flag is set for the first time.
+	// Few calendar flags are set on the latest days. A model can be accurate on these days and
+	// far off when a flag is set for the first time.
 	f, err := x.model.serve.TryFlags(d, 0, x.client, cutoff)
 	if err != nil {
 		return v, err
@@ -218,7 +218,7 @@ func (t *tally) add(levels []float64, point int, row []float64, load float64) {
 }
 
 // trial returns the issues that a runner would have made in the last days, by cutoff. The young
-// model takes no part, because over 14 days a few clients would prefer it by chance and lose
+// model is left out, because over 14 days a few clients would prefer it by chance and lose
 // accuracy later.
 func (ch *chooser) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]tried, error) {
 	fresh := *r

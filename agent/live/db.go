@@ -17,7 +17,7 @@ import (
 // fileName is the name of the file in the agent's folder.
 const fileName = "live.db"
 
-// The buckets. Names of clients contain no zero byte, which separates them in keys.
+// The buckets. In keys, a zero byte ends a client's name; names contain none.
 var (
 	metaBucket    = []byte("meta")
 	modelsBucket  = []byte("models")  // model -> modelRecord

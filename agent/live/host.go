@@ -29,8 +29,8 @@ func (h host) Has(id string) bool {
 	return ok || h.dropped[id]
 }
 
-// Offer stores a release. Clients that took part in its run begin with the personal layers
-// that they kept. The other clients fit their layers when they compare the release.
+// Offer stores a release. Clients that trained in its run begin with the personal layers that
+// they kept. The other clients fit their layers when they compare the release.
 func (h host) Offer(r release.Release, load func(client string) (release.Kept, bool, error)) error {
 	h.issuing.Lock()
 	defer h.issuing.Unlock()
@@ -108,9 +108,9 @@ func (h host) Retain(ids []string) error {
 	return nil
 }
 
-// Reports returns the clients' reports to the server, one a week, after the week has ended. A
-// new client reports the previous week at once. Reports of successive days would reveal the
-// numbers of a single day, so reports are weekly and rounded. The client's own page shows more.
+// Reports returns the clients' reports to the server, one a week, after the week has ended. A new
+// client reports the previous week at once. Reports of successive days would reveal a single day's
+// numbers, so reports are weekly and rounded. The client's own page shows more.
 //
 // Codes of a faulty meter are reported when they change, at most every ten minutes, because somebody
 // must look at the meter. Codes that can reveal an empty house wait for the weekly report.
@@ -142,7 +142,7 @@ func (h host) Reports() ([]release.Report, func()) {
 			told[name] = soon
 			prompt = append(prompt, name)
 		}
-		// If a day later than today was reported, the clock was wrong at that time.
+		// If the last reported day is later than today, the clock was wrong at that time.
 		if m.rec.Reported >= sunday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
 		}
@@ -157,7 +157,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		if t.N > 0 {
 			r.Coverage = coarse(float64(t.Hits) / float64(t.N))
 		}
-		if m.champion.model != nil && !m.champion.model.Folder { // a folder's model is not reported to the server
+		if m.champion.model != nil && !m.champion.model.Folder { // the agent does not report a folder's model to the server
 			r.Release = m.champion.model.ID
 		}
 		for source, share := range r.Shares {
@@ -200,7 +200,7 @@ func (h host) Reports() ([]release.Report, func()) {
 }
 
 // tell returns the codes that the server should know now. Codes that indicate a faulty meter
-// are up to date; all others are those of the last report.
+// are up to date; all other codes come from the last report.
 func (m *member) tell(codes []string) (soon []string) {
 	for _, code := range codes {
 		if promptly(code) {
@@ -215,8 +215,8 @@ func (m *member) tell(codes []string) (soon []string) {
 	return soon
 }
 
-// promptly reports whether a finding shows a faulty meter. Flat readings and zeros do not,
-// because an empty house can cause them too.
+// promptly reports whether a finding shows a faulty meter. Flat readings and zeros do not show
+// a fault, because an empty house can cause them, too.
 func promptly(code string) bool {
 	return code == "impossible" || code == "unit-jump" || code == "clock-shift"
 }

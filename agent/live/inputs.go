@@ -75,7 +75,8 @@ func (in *inputs) midnight(t int64) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, in.c.Site.Clock).Unix()
 }
 
-// weekBefore returns the load at the same clock time 7 days earlier, or else 14 days earlier.
+// weekBefore returns the load at the same clock time 7 days earlier, or 14 days earlier if that
+// load is missing.
 func (in *inputs) weekBefore(at func(int64) float64, t int64) float64 {
 	clock := time.Unix(t, 0).In(in.c.Site.Clock)
 	for _, days := range []int{7, 14} {

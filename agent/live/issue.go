@@ -19,7 +19,7 @@ const (
 	// replayed is the number of seconds over which a new state is replayed.
 	replayed = 63 * day
 	// keptIssues is how long a recorded issue is kept after its last target. Until then, the day
-	// of that target may be scored again; it may have begun a day before the target.
+	// of that target may be scored again. That day may have begun 24 hours before the target.
 	keptIssues = (correctable + 1) * day
 	// staleAfter is the age at which a model becomes stale.
 	staleAfter = 90 * day
@@ -85,7 +85,8 @@ func (is *issuer) issueAll(now time.Time, cutoff int64) error {
 		}
 	}
 	// Store the issue together with the decisions that follow from scores. An agent that was
-	// killed in between would never make these decisions, because it does not repeat the issue.
+	// killed in between would never make these decisions, because it would not repeat the
+	// issue.
 	if due {
 		back, err := is.scoreAll(now, snap)
 		if err != nil {
@@ -168,7 +169,7 @@ func (is *issuer) issueNow(ctx context.Context, name string) (*Issued, error) {
 	return x, nil
 }
 
-// issueOne makes a client's forecast and that of its silent contender. The result is nil
+// issueOne makes the forecasts of a client and of its silent contender. The result is nil
 // unless the issue is recorded.
 func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *recorded, error) {
 	cutoff, meter := snap.cutoff, snap.meters[m.name]
@@ -207,8 +208,8 @@ func (is *issuer) issueOne(m *member, snap *snapshot, now time.Time) (*Issued, *
 	return x, r, nil
 }
 
-// ask returns a runner's forecasters, and the forecaster that records the forecasts of the
-// client's own model.
+// ask returns a runner's forecasters and, separately, the forecaster that records the forecasts
+// of the client's own model.
 func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (issue.Models, *spy) {
 	var (
 		out issue.Models
@@ -237,7 +238,7 @@ func (is *issuer) ask(snap *snapshot, client string, r *runner, gen *generic) (i
 	return out, own
 }
 
-// issued sets the fields of a forecast that the ladder cannot know.
+// issued sets the fields of a forecast that the ladder does not know.
 func (is *issuer) issued(r *runner, f issue.Forecast, name string, now time.Time) *Issued {
 	f.Client = name
 	x := &Issued{Forecast: f, Issued: now.Unix()}
@@ -295,15 +296,16 @@ func (is *issuer) missed(r *runner, cutoff int64) (since int64, err error) {
 		}
 		r.begin = nil
 	}
-	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state would learn nothing until then
+	if r.state.Next() > cutoff+2*is.seconds() { // the clock was wrong, and the state would learn nothing until that time
 		if r.state, err = is.newState(); err != nil {
 			return 0, err
 		}
 	}
 	every := int64(r.state.Every(r.targets()...)) * is.seconds()
 	since = r.state.Next()
-	// A state that has seen the readings up to a recorded cutoff has recorded the issue there. A new
-	// state has not, because the state in a model's folder ends before the issue.
+	// A state that has seen the readings up to a recorded cutoff has recorded the issue at that
+	// cutoff. A new state has not recorded the issue, because the state in a model's folder
+	// ends before it.
 	if recorded := (cutoff - 1) / every * every; since > recorded || since == recorded && !fresh {
 		return cutoff, nil
 	}

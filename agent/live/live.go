@@ -15,7 +15,7 @@ import (
 
 // Errors that callers distinguish.
 var (
-	// ErrUnknown means that no client or group has the name.
+	// ErrUnknown means that no client or group has the given name.
 	ErrUnknown = errors.New("there is no such client")
 	// ErrNoForecast means that no forecast has been issued for a client yet.
 	ErrNoForecast = errors.New("there is no forecast yet")
@@ -56,7 +56,7 @@ type ClientStatus struct {
 	Findings   []string
 	WantsRound bool
 	Pinned     bool // the client's model is not changed
-	// Next names the model of the next forecast if it differs from that of the newest forecast.
+	// Next names the next forecast's model if the newest forecast has another model.
 	Next string
 }
 
@@ -68,8 +68,7 @@ type Issued struct {
 	// Bare contains the model's own point forecasts before the correction, with NaN where
 	// there is none. It is nil after a restart, or if no model was used.
 	Bare []float64
-	// Sequence counts the client's issues. It changes whenever the client's
-	// forecasts change.
+	// Sequence counts the client's issues. It increases whenever the client's forecasts change.
 	Sequence uint64
 }
 
@@ -110,7 +109,7 @@ type Score struct {
 	// Fallback is the share of rows that are not from a model.
 	Fallback float64
 	// Energy is the score of the energy forecast for the 24 hours after the first issue of each
-	// local day. It covers no days in the score of a block of leads, or if no day is known.
+	// local day. It covers no days if the score is for a block of leads, or if no day is known.
 	Energy EnergyScore
 }
 

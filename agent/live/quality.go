@@ -13,8 +13,8 @@ import (
 // checkedDays is the span that is checked. Only its last 7 days have findings.
 const checkedDays = 35
 
-// messages explain the findings that prevent learning, because the readings do not show the
-// client's use of energy. Each finding has a message and advice.
+// messages explain findings that prevent learning: the readings do not show the client's use of
+// energy. Each finding has a message and advice.
 var messages = map[quality.Code][2]string{
 	"unit-jump": {
 		"Low and high loads are many times those of the weeks before, or a small part of them.",

@@ -112,22 +112,22 @@ func (h *head) decode(b []byte) error {
 	})
 }
 
-// clientRecord records which model a client uses. Contenders are numbers of heads. 0 means
-// that no model is used, so fallbacks serve.
+// clientRecord records which model a client uses. Contenders are numbers of heads. 0 means that
+// the client uses fallbacks.
 type clientRecord struct {
 	Champion uint64 `json:"champion"`
 	// Before lists earlier champions, newest first.
 	Before []uint64 `json:"before,omitempty"`
-	// Shadow is the previous champion while it runs silently. It is in Before, or 0 for the
-	// fallbacks. TrialFrom is the time at which the current champion took over, or 0 after
-	// its trial.
+	// Shadow is the previous champion while it runs silently. It is listed in Before, or is 0
+	// for the fallbacks. TrialFrom is the time at which the current champion took over, or 0
+	// after its trial.
 	Shadow    uint64 `json:"shadow"`
 	TrialFrom int64  `json:"trial_from,omitempty"`
 	Pinned    bool   `json:"pinned,omitempty"`
 	// Refused lists the models that the client does not use.
 	Refused []string `json:"refused,omitempty"`
-	// Judged is the time when each model was last compared without a result, or refused
-	// because of its errors.
+	// Judged contains the time at which each model was last compared without a result, or
+	// refused because of its errors.
 	Judged map[string]int64 `json:"judged,omitempty"`
 	// Refit is the time at which the head was last fitted because of an alarm.
 	Refit      int64 `json:"refit,omitempty"`
@@ -155,8 +155,8 @@ func (r *clientRecord) refuse(model string) {
 	delete(r.Judged, model)
 }
 
-// retries reports whether a refused model may be tried again. A model that somebody rolled back,
-// or whose forecasts left the range of the readings, may not.
+// retries reports whether a refused model may be tried again. A model must not be tried again if
+// somebody rolled it back, or if its forecasts left the range of the readings.
 func (r *clientRecord) retries(model string) bool {
 	_, ok := r.Judged[model]
 	return ok
@@ -271,7 +271,6 @@ func putIssue(tx *bolt.Tx, x *Issued, r *recorded, step int64) error {
 	return err
 }
 
-// values returns the rows of a forecast as float32.
 func values(f *issue.Forecast) []float32 {
 	out := make([]float32, 0, len(f.Rows)*len(f.Levels))
 	for _, row := range f.Rows {

@@ -11,7 +11,7 @@ import (
 	"loadstar/internal/testkit"
 )
 
-// TestFormats checks that later versions can read the files of this one.
+// TestFormats checks that later versions can read the files of this version.
 func TestFormats(t *testing.T) {
 	m := modelRecord{ID: "x", Name: "day@7", Run: "r", Version: 3, Role: release.Personal, Received: 5, Plan: []byte("plan"), Shared: []float32{1, 2}}
 	h := head{Model: "x", Client: "a", Made: 9, Origin: fitted, Weights: []float32{1, 2, 3}, Scaling: []byte{4}, State: []byte{5}}

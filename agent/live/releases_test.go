@@ -30,9 +30,9 @@ func releaseOf(t *testing.T, id string, version int) release.Release {
 	return release.Release{ID: id, Name: "day", Number: version, Run: "run", Version: version, Role: release.Personal, Plan: plan, Weights: shared}
 }
 
-// TestManyReleases checks that a server that offers many releases fills neither memory nor
-// disk, and a removed release does not return as a new one, either with the next list or after
-// a restart.
+// TestManyReleases checks that a server that offers many releases cannot fill the memory or the
+// disk, and that a removed release does not return as a new one with the next list or after a
+// restart.
 func TestManyReleases(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
@@ -107,7 +107,7 @@ func TestReportsNameReleasesOnly(t *testing.T) {
 }
 
 // TestReportsAreCoarse checks that a client reports once a week, with rounded numbers, so that
-// the difference of two reports reveals little about a single day. A new client reports
+// the difference between two reports reveals little about a single day. A new client reports
 // immediately, for the previous week.
 func TestReportsAreCoarse(t *testing.T) {
 	now := time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC) // a Wednesday

@@ -12,7 +12,7 @@ import (
 	"loadstar/forecast/issue"
 )
 
-// The roles of the states of a client.
+// The roles of a client's states.
 const (
 	asChampion = "champion"
 	asShadow   = "shadow"
@@ -48,7 +48,7 @@ type member struct {
 	profile generic
 }
 
-// set sets the clients and groups. Those that stay keep their state in memory.
+// set sets the clients and groups. Clients and groups that stay keep their state in memory.
 func (ro *roster) set(clients []string, groups map[string][]string) error {
 	members := map[string]*member{}
 	for _, name := range clients {
@@ -133,7 +133,7 @@ func (ro *roster) openMember(name string) (*member, error) {
 		return nil, err
 	}
 	if m.champion, err = ro.runner(m.rec.Champion); err != nil {
-		ro.c.Log.Error("cannot use a client's model; its fallbacks serve", "client", name, "error", err)
+		ro.c.Log.Error("cannot use a client's model; the client uses fallbacks", "client", name, "error", err)
 		m.rec.back()
 		if m.champion, err = ro.runner(0); err != nil {
 			return nil, err

@@ -13,7 +13,7 @@ const idle = 10 * time.Minute
 const firstWorkTime = 2 * time.Minute
 
 // Run makes forecasts on schedule until ctx ends. It issues when all clients have reported a
-// step, or at the latest a delay after the step's end. It does not make up for missed steps.
+// step, or when the delay after the step's end is over. It does not make up for missed steps.
 func (s *Service) Run(ctx context.Context) error {
 	arrived := make(chan struct{}, 1)
 	s.c.Store.Notify(arrived)

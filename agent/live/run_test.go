@@ -100,7 +100,7 @@ func TestSchedule(t *testing.T) {
 			x, _ := time.Parse("15:04", clock) // clock is a constant of this test
 			return time.Date(2026, 11, 16, x.Hour(), x.Minute(), 0, 0, time.UTC).Unix()
 		}
-		// At 09:50 the edge of 09:45 and its delay have passed, so a forecast is made
+		// At 09:50 the step that ends at 09:45 and its delay are over, so a forecast is made
 		// immediately.
 		until("10:01:00")
 		report(t, s, "a", edge("10:00"), 1) // b is missing, so the delay decides
@@ -124,7 +124,7 @@ func TestSchedule(t *testing.T) {
 		if !slices.Equal(at, want) {
 			t.Errorf("forecasts at %v, want %v", at, want)
 		}
-		// An hour later, only one forecast is made, because missed edges are skipped.
+		// An hour later, only one forecast is made, because missed steps are skipped.
 		time.Sleep(time.Hour)
 		if n := len(at); !s.Tick() || s.Tick() || len(at) != n+1 {
 			t.Errorf("%d forecasts after an hour", len(at)-n)
@@ -153,8 +153,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestFirstDays checks the forecasts for a new meter, and that an untrusted clock stops
-// everything.
+// TestFirstDays checks the forecasts for a new meter, and checks that no forecasts are made
+// while the clock is not trusted.
 func TestFirstDays(t *testing.T) {
 	now := time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
 	var wrong error

@@ -79,7 +79,7 @@ func (a *energySums) add(b energySums) {
 }
 
 // dayScore contains the sums of a UTC day by block. Its energy sums cover the 24 hours after
-// each issue of the UTC day that is the first issue of a local day.
+// the UTC day's issues that are the first of a local day.
 type dayScore struct {
 	Day    int64
 	Blocks []sums
@@ -160,9 +160,9 @@ type records struct {
 	db *boltfile.File
 }
 
-// scoreAll computes the scores of the days that have changed since the last time, and
-// decides the consequences. It returns the clients that returned to their previous model.
-// The caller stores the result with putScores.
+// scoreAll computes the scores of the days that have changed since the last time, and applies
+// the consequences. It returns the clients that returned to their previous model. The caller
+// stores the result with putScores.
 func (is *issuer) scoreAll(now time.Time, snap *snapshot) (back []*member, err error) {
 	today := snap.cutoff / day
 	for _, name := range is.names {

@@ -33,8 +33,7 @@ type Config struct {
 	// Model is the folder of a model, or empty.
 	Model  string
 	Kernel *kernel.Set
-	// Generic is a young model that forecasts for clients while no released model does, or
-	// nil.
+	// Generic is a young model that forecasts for clients without a released model, or nil.
 	Generic *serve.Model
 	// ShareScores allows reports to the server.
 	ShareScores bool
@@ -100,7 +99,7 @@ func orDefault(now, usual func() time.Time) func() time.Time {
 	return now
 }
 
-// newService joins the parts of a service.
+// newService connects the parts of a service.
 func newService(ro *roster, re *records) *Service {
 	v := newView(re)
 	ch := &chooser{roster: ro, view: v}

@@ -75,7 +75,7 @@ func (in *inputs) dataset(names []string, begin, first, cutoff int64) (*series.D
 }
 
 // history returns the readings of a client that issues from a first cutoff to the last one may use, or
-// nil if it has none. They begin with the client's first reading, as they do in a file.
+// nil if it has none. They begin with the client's first reading, like the readings in a file.
 func (in *inputs) history(name string, first, cutoff int64) (*series.Dataset, error) {
 	begin, _, ok, err := in.c.Store.Span(name)
 	begin = max(begin, 0)

@@ -54,8 +54,8 @@ func (v *view) Clients() []ClientStatus {
 	return out
 }
 
-// withReadings adds the newest reading to a state. The state dates from the newest
-// forecast, and readings may have arrived since.
+// withReadings adds the newest reading to a state. Readings may have arrived since the newest
+// forecast, when the state was computed.
 func (v *view) withReadings(x ClientStatus) ClientStatus {
 	names := x.Members
 	if len(names) == 0 {
@@ -176,8 +176,8 @@ func (v *view) Subscribe(f func([]*Issued)) {
 }
 
 // Issued returns the forecasts made at a lead for the steps in [from, to), with the measured loads.
-// Issues are kept for 7 days after their last step. A step appears if a
-// forecast was recorded at that lead or a longer one. The nearest lead counts.
+// Issues are kept for 7 days after their last step. A step appears if a forecast was recorded at
+// that lead or a longer one. The nearest lead is used.
 func (v *view) Issued(client string, from, to int64, lead time.Duration) ([]Said, error) {
 	x, err := v.Client(client)
 	if err != nil {
@@ -292,7 +292,7 @@ func (x ClientStatus) with(f *Issued, h *history, today int64) ClientStatus {
 }
 
 // setBack discards the newest issue if it is in the future. A wrong clock caused such an issue,
-// and it would keep the service silent until its time.
+// which would silence the service until the clock reaches the issue's time.
 func (v *view) setBack(cutoff int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

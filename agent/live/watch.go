@@ -26,9 +26,9 @@ type watch struct {
 // coverage is judged. At most the last 28 days are considered.
 const coverageDays = 14
 
-// anew returns the watch of a new model for the same readings. It must be stored together
-// with the choice of the model. Otherwise an agent that was killed in between would judge
-// the new model with the old watch.
+// anew returns the watch of a new model for the same readings. Store it together with the
+// choice of the model. Otherwise an agent that was killed in between would judge the new model
+// with the old watch.
 func (w *watch) anew(now int64) *watch {
 	return &watch{judged: now / day, seen: w.seen, since: now / day}
 }
@@ -113,8 +113,8 @@ func (ch *chooser) recheck(m *member) {
 	}
 }
 
-// wantsRefit reports whether a client's head should be fitted again, because bad readings do
-// not explain an alarm.
+// wantsRefit reports whether a client's head should be fitted again, because of an alarm that
+// bad readings do not explain.
 func (m *member) wantsRefit(now int64) bool {
 	return m.watch.alarm() && m.champion.model != nil && len(m.findings) == 0 && now-m.rec.Refit >= refitRest && !m.rec.Pinned
 }

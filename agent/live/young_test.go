@@ -9,7 +9,8 @@ import (
 )
 
 // TestYoungModel checks that an agent without a release forecasts once it has one day of
-// readings, even after a restart, and that a released model takes over only if it is as good.
+// readings, even after a restart, and that a released model takes over only if it is at least
+// as good.
 func TestYoungModel(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)

@@ -48,7 +48,7 @@ func embeddedWith(t *testing.T, capabilities *broker.Capabilities) string {
 	return "mqtt://" + l.Address()
 }
 
-// journal is an intake that appends samples to a file. It stores on request or at
+// journal is an intake that appends samples to a file. It writes them on request or at
 // intervals.
 type journal struct {
 	mu      sync.Mutex
@@ -169,7 +169,7 @@ func start(t testing.TB, c Config, intake Intake, f Forecasts) (client *Client, 
 	return client, stop
 }
 
-// ready waits until a client has subscribed and its backlog is over.
+// ready waits until a client has subscribed and has received its backlog.
 func ready(t testing.TB, c *Client) {
 	t.Helper()
 	testkit.Eventually(t, "the subscriptions", func() bool {

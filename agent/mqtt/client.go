@@ -18,7 +18,7 @@ import (
 	"loadstar/agent/readings"
 )
 
-// Intake stores samples. [readings.Intake] is one.
+// Intake stores samples. [readings.Intake] implements it.
 type Intake interface {
 	// Add takes samples and returns soon. It calls done once, with nil when the results of
 	// these and all earlier samples are on disk, or with an error if they cannot be stored.
@@ -34,7 +34,7 @@ type Client struct {
 	forecasts Forecasts
 
 	wake   chan struct{} // signals that there is something to publish or to subscribe to
-	up     chan *link    // receives a new connection
+	up     chan *link    // receives each new connection
 	broken chan error    // reports that samples could not be stored
 
 	mu      sync.Mutex
@@ -141,8 +141,8 @@ func loopback(host string) bool {
 }
 
 // connect runs one session of the library, which reconnects by itself. It returns when the
-// context ends, or if samples cannot be stored. Only a new connection makes the broker send
-// the messages of these samples again.
+// context ends, or if samples cannot be stored. The broker sends the messages of these samples
+// again only over a new connection.
 func (c *Client) connect(ctx context.Context) error {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -326,7 +326,8 @@ func (c *Client) subscribe(ctx context.Context, l *link) {
 	}
 	if len(c.topics) == 0 {
 		missing = append(missing, paho.SubscribeOptions{Topic: c.markTopic(), QoS: 1, RetainHandling: 2})
-		// The agent's own retained forecasts name the clients of earlier configurations.
+		// The agent learns the clients of earlier configurations from its own retained
+		// forecasts.
 		missing = append(missing, paho.SubscribeOptions{Topic: c.forecastTopic("+"), QoS: 1})
 	}
 	stray := slices.Sorted(maps.Keys(c.stray))
@@ -367,7 +368,8 @@ func (c *Client) leave(manager *autopaho.ConnectionManager) {
 	c.mu.Unlock()
 	if l != nil {
 		if err := c.send(ctx, l, c.statusTopic(), []byte("offline"), true); err == nil {
-			// The library sends acknowledgements every 50 ms and forgets them at the end.
+			// The library sends acknowledgements every 50 ms and loses pending ones when it
+			// stops.
 			time.Sleep(150 * time.Millisecond)
 		}
 	}

@@ -42,7 +42,7 @@ func TestAcknowledgedAfterStored(t *testing.T) {
 	p.publish(t, meterTopic, lost, false)
 	p.publish(t, "meters/b", "7.5", false)
 	testkit.Eventually(t, "two more messages", func() bool { return client.Status().Messages[Taken] == 3 })
-	stop() // neither message was stored
+	stop() // neither message is on disk
 
 	if got := lines(t, path); len(got) != 1 || !got[line] {
 		t.Fatalf("stored %v, want %s", got, line)
@@ -84,7 +84,8 @@ func TestRetained(t *testing.T) {
 	client, _ := start(t, c, j, noForecasts{})
 	testkit.Eventually(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] >= 1 && m[Undated] >= 1 })
 	testkit.Eventually(t, "the journal", func() bool { return lines(t, path)[line] })
-	// A new message with the retained flag counts. QoS 1 may deliver earlier messages again.
+	// The agent accepts a new message that has the retained flag. QoS 1 may deliver earlier
+	// messages again.
 	p.publish(t, "meters/b", "8.5", true)
 	testkit.Eventually(t, "the new message", func() bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(lines(t, path))), func(l string) bool { return strings.HasSuffix(l, " 8.500") })
@@ -189,7 +190,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestLimited checks the limit on packets for every division of the stream.
+// TestLimited checks the limit on packets for every way to divide the stream.
 func TestLimited(t *testing.T) {
 	good := "\x20\x03\x00\x00\x00" + "\x30\x80\x01" + strings.Repeat("x", 128) + "\xd0\x00"
 	for size := 1; size < len(good); size++ {

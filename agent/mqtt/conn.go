@@ -60,7 +60,7 @@ func (c *Config) dial(ctx context.Context) (net.Conn, error) {
 // would reserve memory for any size that the packet's header states, up to 256 MB.
 type limited struct {
 	net.Conn
-	started bool // the broker has answered
+	started bool // the broker has responded
 	header  []byte
 	left    int // bytes until the end of the packet
 }
@@ -85,7 +85,7 @@ func (l *limited) Read(b []byte) (int, error) {
 		for i := k; i > 0; i-- {
 			length = length<<7 | int(l.header[i]&0x7f)
 		}
-		// The answer to the first packet has 2 bytes in MQTT 3, and at least 3 in MQTT 5.
+		// The response to the first packet has 2 bytes in MQTT 3, and at least 3 in MQTT 5.
 		if !l.started && l.header[0] == packets.CONNACK<<4 && length == 2 {
 			return 0, errOldBroker
 		}

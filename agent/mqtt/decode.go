@@ -20,22 +20,21 @@ type Message struct {
 	// Arrived is the time of arrival, or zero if the clock is wrong.
 	Arrived time.Time
 	// Retained means that the broker sent a stored message on subscription. Late means
-	// that the message was published before the connection or is a repetition. In both
-	// cases the time of arrival is not the value's time.
+	// that the message was published before the connection or is a repetition. In both cases,
+	// the value is older than its arrival.
 	Retained, Late bool
 }
 
 // Outcome is the result of handling a message.
 type Outcome string
 
-// The outcomes.
 const (
 	Taken        Outcome = "taken"         // the message led to samples
-	NoValue      Outcome = "no-value"      // the message does not have the field
+	NoValue      Outcome = "no-value"      // the message lacks the field of the value
 	Unavailable  Outcome = "unavailable"   // the value is not known at the moment
-	Undated      Outcome = "undated"       // the message has no time, and its arrival means nothing
-	Malformed    Outcome = "malformed"     // the message does not have the expected form
-	TooLarge     Outcome = "too-large"     // the message is larger than any meter's
+	Undated      Outcome = "undated"       // the message has no time, and its arrival is not the value's time
+	Malformed    Outcome = "malformed"     // the message is not in the expected format
+	TooLarge     Outcome = "too-large"     // the message is larger than any message of a meter
 	UnknownTopic Outcome = "unknown-topic" // no client has that topic
 	Clock        Outcome = "clock"         // the message has no time, and the clock is wrong
 )
@@ -64,8 +63,8 @@ func NewDecoder(sources []Source) (*Decoder, error) {
 	return d, errors.Join(problems...)
 }
 
-// Decode returns a message's samples, at most one for each client of its topic. If there is
-// no sample, the outcome is the reason.
+// Decode returns a message's samples, at most one for each client of its topic. If there is no
+// sample, the outcome states the reason.
 func (d *Decoder) Decode(m Message) ([]readings.Sample, Outcome) {
 	sources := d.sources[m.Topic]
 	switch {
@@ -122,7 +121,7 @@ func (s *source) decode(m Message, doc any) (sample readings.Sample, outcome Out
 	}
 	sample = readings.Sample{Client: s.client, Value: value, Kind: f.kind}
 	if f.kind == readings.Power && m.Retained {
-		return sample, Undated // an old value does not show the current power
+		return sample, Undated // an old value says nothing about the current power
 	}
 	switch at, state := s.at(doc); {
 	case state == Taken:

@@ -127,8 +127,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestMixedKinds checks that power after a counter is ignored, because a message with only
-// the changed fields must not change the kind of a client.
+// TestMixedKinds checks that a power value after a counter is ignored, because a message that
+// contains only changed fields must not change the client's kind of value.
 func TestMixedKinds(t *testing.T) {
 	d, err := NewDecoder([]Source{{Client: "a", Topic: "zigbee2mqtt/a", Preset: "zigbee2mqtt"}})
 	if err != nil {

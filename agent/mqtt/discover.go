@@ -160,7 +160,7 @@ func (c Config) visit(ctx context.Context, receive func(paho.PublishReceived) (b
 	return err
 }
 
-// recognize returns the meters of a message.
+// recognize returns the meters in a message.
 func recognize(topic string, payload []byte) []Found {
 	var found []Found
 	for _, s := range guesses(topic, payload) {
@@ -199,11 +199,11 @@ func recognize(topic string, payload []byte) []Found {
 type convention struct {
 	levels int // minimum number of levels of a topic
 	fits   func(topic) bool
-	// sources returns the values to read from a matching topic. It may be empty.
+	// sources returns the values to read from a matching topic. The list may be empty.
 	sources func(t topic, payload []byte) []Source
 }
 
-// conventions are tried in this order, and the first that fits decides.
+// conventions are tried in this order, and the first one that matches is used.
 var conventions = []convention{
 	{3, func(t topic) bool { return t.back(2) == "events" && t.back(1) == "rpc" }, shellyEvents},
 	{3, func(t topic) bool { return t.back(2) == "status" }, func(t topic, _ []byte) []Source {
@@ -251,7 +251,7 @@ func (t topic) meter(client, preset string) Source {
 	return Source{Client: clean(client), Topic: t.name, Preset: preset}
 }
 
-// guesses returns sources that a topic may have.
+// guesses returns sources that a topic may contain.
 func guesses(name string, payload []byte) []Source {
 	t := topic{name, strings.Split(name, "/")}
 	for _, c := range conventions {

@@ -44,15 +44,15 @@ func (c *counter) full(limit int) bool {
 // next regular flush.
 //
 // Brokers do not state the size of this window. They state only their limit for messages
-// from the agent. Some brokers use this limit in both directions. Others, such as
-// Mosquitto, send as many messages as the agent allows. So flow measures: if more messages
-// arrive than the stated limit, the agent's limit applies. If the flow stops at the stated
-// limit for some time, the stated limit applies. A larger window saves flushes, each of
-// which writes to the agent's disk.
+// from the agent. Some brokers use this limit in both directions. Others, such as Mosquitto,
+// send as many messages as the agent allows. So flow observes the broker. If more messages wait
+// than the stated limit, the agent's limit applies. If the flow stops at the stated limit for
+// some time, the stated limit applies. A larger window saves flushes, each of which writes to
+// the agent's disk.
 type flow struct {
 	stated  int
 	known   bool
-	wide    bool // the window is that of the agent
+	wide    bool // the window is the agent's limit
 	probing bool
 }
 

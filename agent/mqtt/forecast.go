@@ -11,9 +11,8 @@ import (
 	"loadstar/forecast/issue"
 )
 
-// Forecasts is what the agent publishes.
+// Forecasts provides what the agent publishes.
 type Forecasts interface {
-	// Clients returns the names of all clients and groups.
 	Clients() []string
 	// Forecast returns the newest forecast of a client, or false if there is none.
 	Forecast(client string) (Forecast, bool)
@@ -33,9 +32,9 @@ type Forecast struct {
 // each level. An hour with a missing step
 // has no values. Source, quality and reason come from the hour's worst row.
 //
-// The mean of the steps' quantiles equals the quantile of the hour's mean only if errors within
-// the hour move together. Usually they move together only in part, so the stated range from P10
-// to P90 is somewhat wider than the true one.
+// The mean of the steps' quantiles equals the quantile of the hour's mean only if errors within the
+// hour move together. Usually they move together only partly, so the stated range from P10 to P90
+// is somewhat wider than the true one.
 func Hourly(f Forecast) []issue.Row {
 	per := int(time.Hour / f.Step)
 	var rows []issue.Row
@@ -93,7 +92,7 @@ func mean(rows []issue.Row, per, levels int) issue.Row {
 	return out
 }
 
-// rank returns the position of a row's source on the ladder, from the top.
+// rank returns the position of a row's source on the ladder, counted from the top.
 func rank(r issue.Row) int {
 	return slices.Index(issue.Ladder, r.Source)
 }
@@ -101,7 +100,7 @@ func rank(r issue.Row) int {
 // value is a number in JSON, rounded to a thousandth, or null.
 type value float64
 
-// MarshalJSON writes null for numbers that JSON does not have.
+// MarshalJSON writes null for numbers that JSON cannot represent.
 func (v value) MarshalJSON() ([]byte, error) {
 	x := math.Round(float64(v)*1000) / 1000
 	if math.IsNaN(x) || math.IsInf(x, 0) {
@@ -113,10 +112,10 @@ func (v value) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, x, 'f', -1, 64), nil
 }
 
-// exact is a number in JSON with the digits of all other outputs, or null.
+// exact is a number in JSON with as many digits as in all other outputs, or null.
 type exact float64
 
-// MarshalJSON writes null for numbers that JSON does not have.
+// MarshalJSON writes null for numbers that JSON cannot represent.
 func (v exact) MarshalJSON() ([]byte, error) {
 	if b := issue.AppendNumber(nil, float64(v)); len(b) > 0 {
 		return b, nil

@@ -21,8 +21,8 @@ import (
 	"loadstar/series/store"
 )
 
-// TestMain runs the agent's side of the connection if the environment requests it, for tests
-// that kill this process.
+// TestMain runs the agent's side of the connection for tests that kill this process, if the
+// environment requests it.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("LOADSTAR_MQTT_STORE"); path != "" {
 		fmt.Fprintln(os.Stderr, agentProcess(path))
@@ -104,7 +104,6 @@ func TestAgentKilled(t *testing.T) {
 	// The session exists once the agent has subscribed. Messages that are published before
 	// that are lost.
 	testkit.Eventually(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
-	// There are enough messages for all kills.
 	stop := sender(t, m.config, message, len(values), testkit.Pick(500*time.Microsecond, 3*time.Millisecond))
 	kills := testkit.Pick(3, 40)
 	for range kills {

@@ -50,7 +50,7 @@ func newMosquitto(t testing.TB, secure bool, lines ...string) *mosquitto {
 	}
 	m := &mosquitto{dir: t.TempDir(), path: path, address: testkit.AddressFor(t)}
 	_, port, _ := net.SplitHostPort(m.address)
-	if err := os.Chmod(m.dir, 0o777); err != nil { // Mosquitto gives up root's rights
+	if err := os.Chmod(m.dir, 0o777); err != nil { // Mosquitto drops root privileges
 		t.Fatal(err)
 	}
 	text := []string{
@@ -123,7 +123,7 @@ func (m *mosquitto) start(t testing.TB) {
 	t.Fatalf("mosquitto did not start: %s", m.log())
 }
 
-// restart ends the broker, which then writes its messages to disk, and starts it again.
+// restart stops the broker, which then writes its messages to disk, and starts it again.
 func (m *mosquitto) restart(t testing.TB, pause time.Duration) {
 	t.Helper()
 	if err := m.child.Stop(syscall.SIGTERM, 10*time.Second); err != nil {

@@ -3,8 +3,8 @@
 //
 // The agent acknowledges a message only after the resulting readings are on disk. If the agent
 // fails before that, the broker delivers the message again. Repeated messages do no harm. A
-// sample with its own time gives the same reading. A repeated message without a time is
-// dropped, because the time of its arrival means nothing.
+// sample with its own time gives the same reading. The agent drops a repeated message without a
+// time, because its arrival is not the value's time.
 package mqtt
 
 import (

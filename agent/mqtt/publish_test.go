@@ -89,7 +89,7 @@ func TestHourly(t *testing.T) {
 	if !math.IsNaN(rows[4].Values[1]) || !math.IsNaN(rows[4].Mean) {
 		t.Errorf("the hour with a missing step has %v", rows[4].Values)
 	}
-	// The hours of a zone with a half-hour offset begin between those of UTC.
+	// The hours of a zone with a half-hour offset begin between the hours of UTC.
 	f = ramp(cutoff, cutoff, 15*time.Minute, 192, "Asia/Kolkata")
 	if rows := Hourly(f); rows[0].Time != cutoff.Add(15*time.Minute).Unix() {
 		t.Errorf("first hour at %v", time.Unix(rows[0].Time, 0).UTC())
@@ -110,7 +110,7 @@ func TestSummary(t *testing.T) {
 	if s := summarize(f); s.NextHour != 19 || s.EnergyToday != 10 {
 		t.Errorf("%+v", s)
 	}
-	// The forecast is a day old, so its tomorrow is today.
+	// The forecast is a day old, so its second day is today.
 	f.Issued = f.Issued.Add(24 * time.Hour)
 	if s := summarize(f); s.EnergyToday != 20 || !math.IsNaN(float64(s.EnergyTomorrow)) {
 		t.Errorf("%+v", s)

@@ -14,7 +14,8 @@ import (
 func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 	p := r.Packet
 	ack := func() {
-		// If the connection was lost, this fails and the broker sends the message again.
+		// If the connection was lost, the acknowledgement fails, and the broker sends the
+		// message again.
 		_ = r.Client.Ack(p)
 	}
 	if c.own(p) {

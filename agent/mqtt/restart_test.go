@@ -89,7 +89,7 @@ func complete(t *testing.T, path string, sent int) {
 	}
 }
 
-// TestWindow checks that messages flow even if only a full window makes the intake store.
+// TestWindow checks that messages flow even if the intake stores only when the window is full.
 // Mosquitto states a small window, but sends as many messages as the agent allows.
 func TestWindow(t *testing.T) {
 	for _, x := range []struct {

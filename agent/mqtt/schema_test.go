@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// These are Home Assistant's rules for a discovery message of an MQTT sensor, taken from
-// its documentation: the keys with their types, the units of each device class, the state
-// classes that a device class allows, and the requirements of an enum.
+// These are Home Assistant's rules for a discovery message of an MQTT sensor, taken from its
+// documentation: the keys with their types, the units and state classes that each device class
+// allows, and the requirements of an enum.
 var (
 	sensorKeys = map[string]string{
 		"automatic_entity_registration": "bool", "availability": "list", "availability_mode": "string", "availability_template": "string",
@@ -34,7 +34,8 @@ var (
 	goodValue   = regexp.MustCompile(`^\{\{ value_json\.summary\.([a-zA-Z0-9_]+) \}\}$`)
 )
 
-// validate returns the parts that Home Assistant would not accept or would warn about.
+// validate returns an error that lists what Home Assistant would not accept or would warn
+// about.
 func validate(topic string, payload []byte) error {
 	var m map[string]any
 	d := json.NewDecoder(bytes.NewReader(payload))
@@ -129,8 +130,8 @@ func validate(topic string, payload []byte) error {
 	return nil
 }
 
-// TestDiscoverySchema validates the sensors of a client, including one with a difficult
-// name, and checks that the states that the templates select fit the sensors.
+// TestDiscoverySchema validates the sensors of a client, including one with a difficult name,
+// and checks that the states selected by the templates fit the sensors.
 func TestDiscoverySchema(t *testing.T) {
 	c, err := New(Config{Broker: "mqtt://b", Agent: "Gebäude 7", Discovery: "homeassistant", Version: "0.2.0"}, nil, noForecasts{})
 	if err != nil {
@@ -185,7 +186,7 @@ func TestDiscoverySchema(t *testing.T) {
 	}
 }
 
-// TestValidate checks that the rules detect what Home Assistant refuses.
+// TestValidate checks that the rules detect messages that Home Assistant refuses.
 func TestValidate(t *testing.T) {
 	good := `"state_topic":"a/b","unique_id":"x","value_template":"{{ value_json.summary.x }}","device":{"identifiers":["x"]},"origin":{"name":"L"}`
 	for _, x := range []struct{ add, want string }{

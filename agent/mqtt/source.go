@@ -22,8 +22,8 @@ type Source struct {
 	// the message is the number itself. With shelly-gen2 and a topic that ends in
 	// /events/rpc, the path is the name of the component, such as em1data:0.
 	Value string
-	// Kind is counter, power or interval. Unit is the value's unit. All presets except
-	// generic and homeassistant know both.
+	// Kind is counter, power or interval. Unit is the value's unit. All presets except generic
+	// and homeassistant define both.
 	Kind string
 	Unit string
 	// Time is the path to the value's timestamp, for the preset generic. A number counts
@@ -56,14 +56,14 @@ type field struct {
 // source is a Source that has been checked.
 type source struct {
 	client string
-	// fields are alternatives. The first one that exists in a message counts.
+	// fields are alternatives. The first one that exists in a message is used.
 	fields []field
 	bare   bool     // the message is the number itself
 	time   []string // path of the time, or nil
 	naive  bool     // times without an offset are ignored, not refused
 	inside []string // path of the object that contains the fields, or nil
 	// counter means that a message contained a counter. Later messages that contain only a
-	// power are then not samples, because the two must not be mixed.
+	// power value are then ignored, because the two must not be mixed.
 	counter bool
 }
 
@@ -122,7 +122,7 @@ func (s *Source) check() (*source, error) {
 	return nil, fmt.Errorf("the preset %q is not known; use one of %s", s.Preset, strings.Join(Presets, ", "))
 }
 
-// pick restricts a preset to the fields of the source's kind or path.
+// pick restricts a preset to the fields that match the source's kind or path.
 func (s *Source) pick(c *source) (*source, error) {
 	if s.Unit != "" {
 		return nil, fmt.Errorf("the preset %s determines the unit; remove unit, or use the preset generic", s.Preset)
@@ -199,7 +199,7 @@ func (s *Source) gen2(levels []string) (*source, error) {
 	n := len(levels)
 	c := &source{}
 	component := ""
-	picked := *s // the source without a component
+	picked := *s // the source, with the component removed from its topic
 	switch {
 	case n >= 3 && levels[n-2] == "events" && levels[n-1] == "rpc":
 		component, picked.Value = s.Value, ""

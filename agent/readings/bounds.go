@@ -32,9 +32,8 @@ type bound struct {
 	until time.Time
 }
 
-// boundNote is the stored record of a client's bound.
 type boundNote struct {
-	// Marked is the lowest bound by which readings were marked bad, or 0.
+	// Marked is the lowest bound beyond which readings were marked bad, or 0.
 	Marked float64 `json:"marked,omitempty"`
 	// Accepted is a bound that the owner accepted, at the Unix time At.
 	Accepted float64 `json:"accepted,omitempty"`
@@ -96,7 +95,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 	}
 	kw = series.Bound(values, perDay)
 	recent := max(len(values)-series.BoundSpan*perDay, 0)
-	// A scale that fills half of 28 days is the client's new scale.
+	// A scale that fills half of 28 days becomes the client's new scale.
 	if now := series.Bound(values[recent:], perDay); !math.IsInf(now, 1) {
 		kw = max(kw, now)
 	}
@@ -122,7 +121,7 @@ func (b *bounds) review(client string, c Client, now time.Time) (kw float64, bad
 		if err := b.i.c.Store.Mark(client, changed, map[string][]byte{boundKey(client): after.encode()}); err != nil {
 			return 0, 0, err
 		}
-		b.i.c.Log("client %s: %d readings beyond what it has been are marked bad, %d are accepted; the bound is %.4g kW", client, bad, len(changed)-bad, kw)
+		b.i.c.Log("client %s: %d readings beyond the bound of its usual load are marked bad, %d are accepted; the bound is %.4g kW", client, bad, len(changed)-bad, kw)
 	}
 	b.of[client] = bound{kw, now.Add(boundHolds)}
 	return kw, bad, nil
@@ -172,9 +171,9 @@ func (b *bounds) late(client string, c Client, now time.Time) (int, error) {
 	return bad, err
 }
 
-// AcceptScale derives a new scale from a client's bad readings of the last 28 days, which the
-// owner has confirmed. It returns the number of accepted readings and the new bound in kW.
-// Without bad readings it returns an error.
+// AcceptScale derives a new scale from a client's bad readings of the last 28 days, after the
+// owner has confirmed them. It returns the number of accepted readings and the new bound in kW.
+// Without bad readings, it returns an error.
 func (i *Intake) AcceptScale(client string) (n int, kw float64, err error) {
 	i.mu.Lock()
 	c, ok := i.clients[client]

@@ -151,8 +151,8 @@ func TestScaleChanges(t *testing.T) {
 	}
 }
 
-// TestBoundKeepsWhatSendersMark checks that accepting a scale does not change readings that
-// their sender marked as bad.
+// TestBoundKeepsWhatSendersMark checks that accepting a scale does not change readings that the
+// sender marked as bad.
 func TestBoundKeepsWhatSendersMark(t *testing.T) {
 	i, s, now := intake(t, func(c *Config) { c.Clients["fixed"] = Client{Limit: 4} })
 	fillPast(t, s, "a", 20)

@@ -39,7 +39,6 @@ func (a *Answer) refuse(rows ...RefusedRow) {
 	a.MoreRefused += len(rows) - n
 }
 
-// finish sorts the refused rows.
 func (a *Answer) finish() Answer {
 	slices.SortStableFunc(a.Refused, func(x, y RefusedRow) int { return cmp.Compare(x.Row, y.Row) })
 	if a.Refused == nil {
@@ -92,7 +91,7 @@ func (d *document) first(r store.Reading) bool {
 	begin := d.now.Add(-maxAge).Unix()/step - 1
 	n := r.Time/step - begin
 	if n < 0 || r.Time%step != 0 || r.Time > d.now.Add(maxAhead).Unix() {
-		return true // the store refuses it
+		return true // the store will refuse it
 	}
 	bits := d.once[r.Client]
 	if int(n/64) >= len(bits) {
@@ -173,7 +172,7 @@ func (i *Intake) take(source string, r io.Reader, asJSON bool) (Answer, error) {
 	return d.answer.finish(), nil
 }
 
-// takeWeather stores the weather of a document: CSV, JSON, or the answer of Open-Meteo.
+// takeWeather stores the weather of a document: CSV, JSON, or a response of Open-Meteo.
 func (i *Intake) takeWeather(source string, r io.Reader, asJSON bool) (Answer, error) {
 	if err := i.c.Clock(); err != nil {
 		return Answer{}, err
@@ -190,7 +189,7 @@ func (i *Intake) takeWeather(source string, r io.Reader, asJSON bool) (Answer, e
 	return d.storeWeather(w)
 }
 
-// TakeHours stores the weather in a service's answer.
+// TakeHours stores the weather in a service's response.
 func (i *Intake) TakeHours(h *openmeteo.Hours) (Answer, error) {
 	if err := i.c.Clock(); err != nil {
 		return Answer{}, err

@@ -22,7 +22,7 @@ func heap(do func()) uint64 {
 }
 
 // TestManyShortRows checks that a document of the allowed size with very short rows does not
-// need many times its size in memory, because an agent has only 40 MB.
+// need many times its size in memory. An agent has only 40 MB.
 func TestManyShortRows(t *testing.T) {
 	const most = 24 << 20
 	for _, c := range []struct{ name, path, kind, body string }{
@@ -174,8 +174,8 @@ func TestInboxFileThatGrows(t *testing.T) {
 	}
 }
 
-// TestSamplesAfterWrongClock checks that samples count again as soon as a wrong clock has been
-// corrected.
+// TestSamplesAfterWrongClock checks that samples are accepted again as soon as a wrong clock
+// has been corrected.
 func TestSamplesAfterWrongClock(t *testing.T) {
 	i, s, now := intake(t, nil)
 	send := func(at time.Time, kwh float64) {

@@ -21,8 +21,8 @@ const (
 	maxDocuments = 2
 )
 
-// Handler returns the handler for POST /v1/readings and POST /v1/weather. It answers
-// after the rows are on disk.
+// Handler returns the handler for POST /v1/readings and POST /v1/weather. It responds after the
+// rows are on disk.
 func (i *Intake) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/readings", func(w http.ResponseWriter, r *http.Request) { i.post(w, r, i.take) })
@@ -33,7 +33,7 @@ func (i *Intake) Handler() http.Handler {
 }
 
 // TakeWeather stores the weather in a request's body. It accepts all formats of POST
-// /v1/weather. It writes an answer only if it fails, and reports whether it stored weather.
+// /v1/weather. It writes a response only on failure, and reports whether it stored weather.
 func (i *Intake) TakeWeather(w http.ResponseWriter, r *http.Request) bool {
 	_, ok := i.read(w, r, i.takeWeather)
 	return ok
@@ -49,7 +49,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, take func(string, 
 	_ = json.NewEncoder(w).Encode(answer) // the client has disconnected
 }
 
-// read stores the rows of a request, or answers with a problem.
+// read stores the rows of a request, or responds with a problem.
 func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, io.Reader, bool) (Answer, error)) (Answer, bool) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		service.Problem(w, http.StatusUnsupportedMediaType, "encoding", "the body is encoded; send it as it is", nil)
@@ -95,7 +95,7 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 		service.Problem(w, http.StatusBadRequest, "incomplete", "the request ended early", nil)
 	case errors.Is(err, errClock):
 		service.Problem(w, http.StatusServiceUnavailable, "clock", "nothing was stored, because the agent's clock is wrong; send it again later", nil)
-	default: // the log describes the disk's problem, which strangers need not know
+	default: // the log has the details, which strangers need not know
 		i.c.Log("a request was not stored: %v", err)
 		service.Problem(w, http.StatusServiceUnavailable, "not-stored", "nothing was stored, because the agent's disk fails or is full; send it again later", nil)
 	}

@@ -44,8 +44,8 @@ type Inbox struct {
 	dir  string
 	root *os.Root
 	seen map[string]look
-	// stuck contains the files that are stored but cannot be moved, with their state at that
-	// time.
+	// stuck contains the files that are stored but cannot be moved, with their state when
+	// moving failed.
 	stuck map[string]look
 	// settled is the time for which a file must not have changed.
 	settled time.Duration
@@ -90,7 +90,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 		events, failures = watcher.Events, watcher.Errors
 	}
 	if err != nil {
-		b.i.c.Log("the inbox is looked at every %s only: %v", lookEvery, err)
+		b.i.c.Log("the inbox is checked only every %s: %v", lookEvery, err)
 		events, failures = nil, nil
 	}
 	timer := time.NewTimer(0)
@@ -102,9 +102,9 @@ func (b *Inbox) Run(ctx context.Context) error {
 			return nil
 		case err := <-failures:
 			b.i.c.Log("inbox: %v", err)
-			continue // the next look finds files without a notification
+			continue // the next check finds files without a notification
 		case <-events:
-			// While a file is being written, one look per second is enough.
+			// While a file is being written, checking the folder once per second is enough.
 			soon := looked.Add(time.Second)
 			if earliest := time.Now().Add(50 * time.Millisecond); soon.Before(earliest) {
 				soon = earliest
@@ -139,7 +139,7 @@ func (b *Inbox) look() (again bool) {
 	for _, name := range files {
 		err := b.take(name)
 		if errors.Is(err, errStays) {
-			b.i.c.Log("inbox: %q is not taken again unless it changes: %v", name, err)
+			b.i.c.Log("inbox: %q is not read again unless it changes: %v", name, err)
 			b.stuck[name] = b.seen[name]
 			continue
 		}
@@ -148,8 +148,8 @@ func (b *Inbox) look() (again bool) {
 			continue
 		}
 		if err != nil {
-			b.i.c.Log("inbox: %q stays and is taken later: %v", name, err)
-			break // the disk is full, so later files would also fail, and their order matters
+			b.i.c.Log("inbox: %q stays in the folder and is read later: %v", name, err)
+			break // the disk is full, so later files would fail, too, and files must be stored in order
 		}
 		delete(b.seen, name)
 	}
@@ -236,7 +236,7 @@ var errStays = errors.New("the file cannot be moved")
 var errGrew = errors.New("the file is still being written")
 
 // grew reports whether a file has changed since it looked complete. Its rows are stored, and
-// the next look imports the file again, with its new rows.
+// the next check imports the file again with its new rows.
 func (b *Inbox) grew(name string) bool {
 	if b.stored != nil {
 		b.stored()
@@ -310,8 +310,8 @@ func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
 	if err = in.explain(err); err != nil {
 		return Answer{}, err
 	}
-	// A crash may come between storing a file and moving it. The note records that the file
-	// is stored, so it does not replace later readings.
+	// The agent may crash between storing a file and moving it. The note then prevents the file
+	// from being stored again and replacing later readings.
 	id := hash.Sum(nil)
 	if note, err := b.i.c.Store.Note(inboxNote); err != nil || bytes.Equal(note, id) {
 		return Answer{}, err
@@ -336,7 +336,7 @@ func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
 	return d.answer.finish(), err
 }
 
-// limited reads a file that may be compressed, up to the largest size.
+// limited reads a file that may be compressed, up to the maximum size.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -376,7 +376,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain returns the error of the file instead of its consequence.
+// explain returns the file's error instead of the error that it caused.
 func (l *limited) explain(err error) error {
 	if err != nil && l.err != nil {
 		return l.err
@@ -407,7 +407,7 @@ func (b *Inbox) move(name, to string, why []byte) error {
 		return err
 	}
 	now := time.Now()
-	_ = b.root.Chtimes(target, now, now) // the time since the file was read; only tidying needs it
+	_ = b.root.Chtimes(target, now, now) // the time at which the file was read, which only tidying needs
 	if to == "refused" {
 		b.i.c.Log("inbox: refused %q: %s", name, strings.SplitN(string(why), "\n", 2)[0])
 	}
@@ -418,7 +418,7 @@ func (b *Inbox) move(name, to string, why []byte) error {
 func (b *Inbox) tidy(sub string, keep time.Duration) {
 	dir, err := b.root.Open(sub)
 	if err != nil {
-		return // the next look retries
+		return // the next call retries
 	}
 	defer dir.Close()
 	entries, err := dir.ReadDir(-1)
@@ -427,7 +427,7 @@ func (b *Inbox) tidy(sub string, keep time.Duration) {
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > keep {
-			_ = b.root.Remove(filepath.Join(sub, e.Name())) // the next look retries
+			_ = b.root.Remove(filepath.Join(sub, e.Name())) // the next call retries
 		}
 	}
 }

@@ -118,7 +118,7 @@ func TestInbox(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(load(t, s, "a", start.Add(-2*time.Hour), 8)); got != "[NaN NaN NaN NaN 1 5 8 NaN]" {
-		t.Errorf("a has %s", got) // the first row of a file is kept, and a bad file leaves nothing
+		t.Errorf("a has %s", got) // the first row of a file is kept, and nothing of a bad file is stored
 	}
 	if got := load(t, s, "b", start.Add(-time.Hour), 1); got[0] != 2 {
 		t.Errorf("b has %v", got)
@@ -126,7 +126,7 @@ func TestInbox(t *testing.T) {
 	if w, _, err := s.Weather(start.Unix()-3600, start.Unix(), start.Unix()); err != nil || w.Column("temperature")[0] != 7 {
 		t.Errorf("weather %v: %v", w, err)
 	}
-	// Old files are deleted, and a name may be used again.
+	// Old files are deleted, and a new file may have the name of an earlier one.
 	old := time.Now().Add(-keepDone - time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "done", "twice.csv"), old, old); err != nil {
 		t.Fatal(err)

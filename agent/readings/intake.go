@@ -28,8 +28,7 @@ var (
 	errClock = errors.New("the system's clock is wrong")
 	// ErrClient means that the agent has no such client.
 	ErrClient = errors.New("there is no such client")
-	// errFull means that too many samples wait to be stored.
-	errFull = errors.New("too many samples wait to be stored")
+	errFull   = errors.New("too many samples wait to be stored")
 )
 
 // Intake ingests readings and samples, and stores many samples in one transaction. All
@@ -107,10 +106,9 @@ func (i *Intake) Err() error {
 }
 
 // Add takes the samples of one message, in order of time for each client, and returns soon.
-// It calls done once, with nil when the changes of these and earlier samples are on disk,
-// or with an error if the message must be sent again. A sample that cannot be used is
-// counted and need not be sent again. Done may be called before Add returns. It must not
-// call the intake.
+// It calls done once, with nil when the changes of these and earlier samples are on disk, or
+// with an error if the message must be sent again. Unusable samples are counted, and must not
+// be sent again. Done may be called before Add returns. It must not call the intake.
 func (i *Intake) Add(samples []Sample, done func(error)) {
 	i.mu.Lock()
 	var err error
@@ -228,7 +226,7 @@ func (i *Intake) result(err error) error {
 	return err
 }
 
-// flushOf is the work of one flush. It takes effect only if it is stored.
+// flushOf is the work of one flush. Its changes take effect only if the transaction succeeds.
 type flushOf struct {
 	i        *Intake
 	now      time.Time
@@ -299,7 +297,8 @@ func (f *flushOf) meterTime(client string, newest int64) int64 {
 }
 
 // track returns the state of a client's samples. It drops a state from the future, which a
-// wrong clock caused. Such a state would make all samples look too old until its time.
+// wrong clock caused. With such a state, all samples would look too old until the clock reaches
+// the state's time.
 func (f *flushOf) track(client string) (track, error) {
 	k, err := f.latest(client)
 	if k.any && k.since > f.now.Add(maxAhead).UnixMilli() {

@@ -60,7 +60,7 @@ func meter(n int) float64 {
 }
 
 // child ingests samples, requests and files, starting with the first ones that were not
-// acknowledged. It prints each one that is acknowledged.
+// acknowledged. It prints every acknowledgement.
 func child(dir string) error {
 	var next [4]int
 	if _, err := fmt.Sscan(os.Getenv(nextEnv), &next[0], &next[1], &next[2], &next[3]); err != nil {
@@ -76,8 +76,8 @@ func child(dir string) error {
 		return err
 	}
 	var minute atomic.Int64
-	// A clock does not go back when a process starts again. Samples that were stored but not
-	// acknowledged are later than the next one.
+	// A clock does not go back when a process restarts, so begin after samples that were stored
+	// but not acknowledged.
 	minute.Store(int64(max(next[0], next[3])))
 	i, err := NewIntake(Config{
 		Store: s, Interval: 15 * time.Minute, Clients: map[string]Client{"a": {}, "b": {}, "roof": {}}, Flush: 20 * time.Millisecond,
@@ -198,7 +198,7 @@ func run(t *testing.T, dir string, next *[4]int, after time.Duration, env ...str
 	return cmd.ProcessState.ExitCode()
 }
 
-// check checks that everything acknowledged is stored, once.
+// check checks that everything acknowledged is stored exactly once.
 func check(t *testing.T, dir string, next [4]int) {
 	t.Helper()
 	s := openStore(t, filepath.Join(dir, "readings.db"))
@@ -224,8 +224,8 @@ func check(t *testing.T, dir string, next [4]int) {
 }
 
 // TestKill kills a process that ingests samples, requests and files. Nothing that it
-// acknowledged may be lost, and no energy may be counted twice, although everything else is
-// sent again.
+// acknowledged may be lost, and no energy may be counted twice, although everything that was
+// not acknowledged is sent again.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes")

@@ -23,7 +23,7 @@ const (
 	badTime       = "time"             // not a time
 	noOffset      = "time-offset"      // the time has no offset, and the site has no zone
 	noSuchTime    = "nonexistent-time" // clocks skip it
-	ambiguousTime = "ambiguous-time"   // clocks repeat it, and no row shows which of the two is meant
+	ambiguousTime = "ambiguous-time"   // clocks repeat it, and other rows do not show which of the two times is meant
 	unknownClient = "unknown-client"   // the agent has no such client
 	negative      = "negative"         // the client has no feed-in
 	badQuality    = "quality"          // not OK, ESTIMATED, MISSING or BAD
@@ -32,8 +32,8 @@ const (
 
 const maxLine = 16 << 10
 
-// maxDocumentRows limits the rows of weather and of readings over HTTP, because both are held
-// in memory completely. A very short row needs fifty times its size in memory.
+// maxDocumentRows limits the rows of weather and of readings over HTTP, because such documents
+// are held in memory completely. A very short row needs fifty times its size in memory.
 const maxDocumentRows = 1 << 16
 
 // errRows means that a document has too many rows.
@@ -173,8 +173,8 @@ func newRowReader(zone *time.Location, clients map[string]Client) *rowReader {
 	return &rowReader{zone: zone, clients: clients, last: map[string]int64{}, names: map[string]string{}}
 }
 
-// reading converts the cells of a row to a reading, or returns the reason to refuse the
-// row. Without a revision column, revision is -1.
+// reading converts the cells of a row to a reading, or returns the reason to refuse the row.
+// The revision is -1 if there is no revision column.
 func (p *rowReader) reading(client, at string, kw float64, quality string, revision int) (store.Reading, string) {
 	r := store.Reading{Revision: revision + 1, KW: float32(kw)}
 	c, ok := p.clients[client]
@@ -428,7 +428,7 @@ func peek(in *bufio.Reader) (byte, error) {
 
 // strict decodes one JSON value and refuses unknown members.
 func strict(data []byte, to any) error {
-	if _, ok := to.(json.Unmarshaler); ok { // the type checks fields itself, and a decoder for each line needs memory
+	if _, ok := to.(json.Unmarshaler); ok { // the type checks its fields itself, without a decoder's memory for each line
 		return json.Unmarshal(data, to)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))

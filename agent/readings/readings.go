@@ -11,10 +11,8 @@ import (
 	"loadstar/series/store"
 )
 
-// Kind is the quantity that a sample's value measures.
 type Kind uint8
 
-// The kinds.
 const (
 	Counter  Kind = iota // energy since some time, in kWh
 	Power                // current power, in kW

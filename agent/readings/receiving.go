@@ -10,7 +10,7 @@ import (
 type Receiving struct {
 	Messages int
 	Since    time.Time // arrival of the first message
-	// Complete is the end of the first step that can be measured for long enough.
+	// Complete is the end of the first step of which enough can be measured.
 	Complete time.Time
 }
 
@@ -24,7 +24,7 @@ type received struct {
 // It covers a message on its way and the next flush.
 const storedWithin = 2 * time.Minute
 
-// Receiving returns the description of a client's messages, and false if none was usable.
+// Receiving returns the description of a client's messages, or false if none was usable.
 func (i *Intake) Receiving(client string) (Receiving, bool) {
 	now := i.c.Now()
 	i.mu.Lock()

@@ -13,17 +13,17 @@ const (
 	enough    = 0.9 // share of a step that must be measured for the quality OK
 	half      = 0.5 // share of a step that must be covered for the quality Estimated
 	counterKW = 0.001
-	// A counter that falls and stays low for this time was reset. If a broker repeats a
-	// message after a newer one, the counter also seems to fall, but only for a moment.
+	// A counter that falls and stays low for this time was reset. A broker that repeats a
+	// message after a newer one also makes the counter seem to fall, but only for a moment.
 	resetAfter = 2 * time.Minute
-	// gapLimit is the longest pause of a counter that is bridged with the mean power.
+	// gapLimit is the longest pause of a counter that the agent fills with the mean power.
 	gapLimit = time.Hour + 5*time.Minute
 	// A power sample applies for shortHold or for three usual pauses, whichever is longer, but
 	// at most for longHold.
 	shortHold = 5 * time.Minute
 	longHold  = time.Hour
-	// negligible is the largest feed-in, in kW, that counts as zero for a client without
-	// feed-in, because sensors are not exact.
+	// negligible is the largest feed-in in kW that counts as zero for a client without feed-in.
+	// Sensors are not exact.
 	negligible = 0.02
 )
 
@@ -35,7 +35,7 @@ type track struct {
 	any   bool    // there was a sample
 	since int64   // time of the last sample
 	value float64 // value of the last sample
-	upTo  int64   // the time up to which energy is counted
+	upTo  int64   // energy is counted up to this time
 	pause float64 // usual time between samples, in milliseconds
 	// The first sample after a counter has fallen.
 	fallen    bool
@@ -154,7 +154,7 @@ func (k *track) count(j *judge, at int64, value float64) bool {
 		k.since, k.value, k.upTo = k.fallAt, k.fallValue, k.fallAt
 	}
 	k.fallen = false
-	value = max(value, k.value) // a rounded counter may go back a little
+	value = max(value, k.value) // a rounded counter may decrease a little
 	switch pause := at - k.since; {
 	case pause*2 <= j.interval*3:
 		k.spread(j, at, (value-k.value)/float64(pause)*3.6e6, &k.measured)
@@ -167,8 +167,7 @@ func (k *track) count(j *judge, at int64, value float64) bool {
 	return true
 }
 
-// hold counts the last power sample up to the time to, but only for as long as the sample
-// applies.
+// hold counts the last power sample up to the time to, but no longer than the sample applies.
 func (k *track) hold(j *judge, to int64) {
 	hold := max(float64(shortHold.Milliseconds()), min(3*k.pause, float64(longHold.Milliseconds())))
 	if end := min(to, k.since+int64(hold)); end > k.upTo {
@@ -242,7 +241,7 @@ func (k *track) tick(j *judge, now int64) bool {
 		return true
 	case Counter:
 		if now-k.since <= max(gapLimit.Milliseconds(), j.interval*3/2) {
-			return false // the next sample will decide
+			return false // the next sample completes it
 		}
 		k.move(j, now)
 		return true
@@ -258,7 +257,6 @@ func floor(ms, interval int64) int64 {
 	return ms - n
 }
 
-// usable reports whether a sample's value is possible.
 func usable(s Sample) bool {
 	return !math.IsNaN(s.Value) && math.Abs(s.Value) < 1e12 && (s.Kind != Counter || s.Value >= 0) && s.Kind <= Interval
 }

@@ -100,8 +100,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestEnergyIsKept checks that the steps of a counter have exactly its energy, regardless
-// of the times of its samples and of repeated deliveries.
+// TestEnergyIsKept checks that a counter's steps add up to exactly its energy, regardless of
+// the samples' times and of repeated deliveries.
 func TestEnergyIsKept(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

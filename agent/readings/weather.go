@@ -26,8 +26,8 @@ type weatherRows struct {
 	refused []RefusedRow
 }
 
-// readWeatherCSV reads weather: ds, columns, and optionally issued. Weather without issued
-// counts as issued now.
+// readWeatherCSV reads weather: ds, columns, and optionally issued. Without a column issued,
+// the weather counts as issued now.
 func (p *rowReader) readWeatherCSV(r io.Reader, now int64) (*weatherRows, error) {
 	out := &weatherRows{}
 	var theirs []string
@@ -120,8 +120,8 @@ func filled(values []float32, n int) []float32 {
 	return values
 }
 
-// shortObject is an object that is at most as long as a line may be. An object that fills a
-// document would take a long time to decode.
+// shortObject is an object that is at most as long as a line may be. A longer object would take
+// a long time to decode.
 type shortObject map[string]json.RawMessage
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -133,7 +133,7 @@ func (o *shortObject) UnmarshalJSON(data []byte) error {
 }
 
 // addObject adds an object as a row, and its new columns. The values are in the order in which
-// the document first named their columns, and may be fewer.
+// the document first named their columns, and there may be fewer values than columns.
 func (w *weatherRows) addObject(p *rowReader, n int, all shortObject, now int64, columns map[string]int) (err error) {
 	var ds, issued jsonTime
 	var values []float32
@@ -177,7 +177,7 @@ func addValue(values []float32, name string, raw json.RawMessage, columns map[st
 
 var errColumns = fmt.Errorf("more than %d columns", maxWeatherColumns)
 
-// hoursOf returns the rows of an Open-Meteo answer.
+// hoursOf returns the rows of an Open-Meteo response.
 func hoursOf(h *openmeteo.Hours, now int64) *weatherRows {
 	out := &weatherRows{names: h.Names}
 	for i, t := range h.Times {

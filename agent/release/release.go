@@ -4,7 +4,7 @@ package release
 // Release is a version of a run's shared weights that an operator released.
 type Release struct {
 	ID   string // unique, assigned by the server
-	Name string // such as day; a newer release of the same name replaces an older one
+	Name string // such as day; a newer release with the same name replaces an older one
 	// Number counts the releases of a name from 1. Name and number are shown as day@7.
 	Number int
 	// Run and Version identify the weights.
@@ -18,7 +18,6 @@ type Release struct {
 // Role is how clients use a release.
 type Role string
 
-// The roles.
 const (
 	Personal Role = "personal" // with personal layers for each client
 	Generic  Role = "generic"  // all layers are shared
@@ -37,10 +36,9 @@ type Kept struct {
 type Host interface {
 	// Has reports whether the host has a release, so that it need not be fetched.
 	Has(id string) bool
-	// Offer passes a release to the host. Load returns a client's results from the
-	// release's run, or false if the client did not take part.
+	// Offer passes a release to the host. Load returns a client's results from the release's
+	// run, or false if the client did not train in it.
 	Offer(r Release, load func(client string) (Kept, bool, error)) error
-	// Retain removes all releases that are not in the list.
 	Retain(ids []string) error
 	// Reports returns unacknowledged reports, at most one per client and week, and a
 	// function to call when the server has them.
@@ -55,7 +53,7 @@ type Report struct {
 	Release string
 	// Shares contains the share of rows by source.
 	Shares      map[string]float64
-	RelativeMAE float64 // compared with last week, over 28 days; NaN if unknown
+	RelativeMAE float64 // compared with last week's load, over 28 days; NaN if unknown
 	Coverage    float64 // coverage of P10 to P90, over 28 days; NaN if unknown
 	Findings    []string
 	Drift       bool

@@ -41,7 +41,7 @@ func (t *Trail) Weights(version int64) string {
 	return ""
 }
 
-// KnownVersion is the version of a head with the hash of its weights.
+// KnownVersion contains the version of a head and the hash of its weights.
 type KnownVersion struct {
 	Version int64  `json:"version"`
 	Weights string `json:"weights"`
@@ -114,7 +114,7 @@ func (s *Store) Trails(n int) (runs []string, trails []Trail, err error) {
 		for _, x := range slices.Backward(live) {
 			var r chainRecord
 			if _, err := boltfile.Get(tx.Bucket(chainsBucket), []byte(x.name), &r); err != nil || len(r.Trail.Hash) == 0 {
-				continue // a damaged chain has nothing to compare
+				continue // a damaged chain contains nothing to compare
 			}
 			if runs, trails = append(runs, x.name), append(trails, r.Trail); len(runs) == n {
 				break

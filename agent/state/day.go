@@ -52,9 +52,9 @@ func (s *Store) CountPlan(plan string, most int, now time.Time) (n int, err erro
 	return n, err
 }
 
-// recentPlans returns the plans of the last seven days. If the record is damaged, it returns
-// the maximum number of unknown plans. Once these are stored, no new plan is trained for a
-// week.
+// recentPlans returns the plans of the last seven days. If the record is damaged, it returns as
+// many unknown plans as the record can hold. Once they are stored, the agent trains no new plan
+// for a week.
 func recentPlans(tx *bolt.Tx, most int, day int64) (r planRecord, damaged bool, err error) {
 	const week = 7
 	_, err = boltfile.Get(tx.Bucket(metaBucket), plansKey, &r)
@@ -80,7 +80,7 @@ var roundsKey = []byte("rounds")
 type dayRecord struct {
 	Day   int64 `json:"day"` // since 1970, UTC
 	Count int   `json:"count"`
-	// Tasks identifies the tasks that were counted last, so that their further jobs and
+	// Tasks identifies the tasks that were counted last, so that the tasks' further jobs and
 	// repetitions are not counted.
 	Tasks []string `json:"tasks,omitempty"`
 }
@@ -97,7 +97,8 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
 		if _, err := boltfile.Get(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
-			// The count is unknown, so do not train until tomorrow. Store it, because otherwise it would still be unknown tomorrow.
+			// The count is unknown, so do not train until tomorrow. Store this decision;
+			// otherwise the count would still be unknown tomorrow.
 			n = most + 1
 			return boltfile.Put(tx.Bucket(metaBucket), roundsKey, dayRecord{Day: day, Count: most})
 		} else if err != nil {

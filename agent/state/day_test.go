@@ -8,7 +8,7 @@ import (
 )
 
 // TestCountPlan checks that an agent trains at most three plans in seven days, and that a
-// damaged record stops new plans for a week and not longer.
+// damaged record stops new plans for a week, but no longer.
 func TestCountPlan(t *testing.T) {
 	s := open(t, t.TempDir())
 	monday := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)

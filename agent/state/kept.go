@@ -91,7 +91,7 @@ func (s *Store) Read(run, client string) (values []float32, scaling []byte, foun
 	return values, scaling, found, nil
 }
 
-// Scaling returns the scaling of a client in a run, or nil if it has none yet.
+// Scaling returns the scaling of a client in a run, or nil if there is none yet.
 func (s *Store) Scaling(run, client string) (scaling []byte, err error) {
 	key := keptKey(run, client)
 	var r keptRecord
@@ -118,9 +118,9 @@ type Staged struct {
 	value, scaling value
 }
 
-// Stage writes the values that a client keeps if its result is counted. If the client has no
-// scaling yet, scaling is the one from its training. Otherwise scaling must be empty. If no
-// result ever refers to the values, the next Open removes them as garbage.
+// Stage writes the values that a client keeps if its result is counted. If the store has no
+// scaling of the client yet, scaling is the one from the client's training. Otherwise scaling
+// must be empty. If no result ever refers to the values, the next Open removes them as garbage.
 func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err

@@ -77,9 +77,8 @@ func finish(s *Store, r Result) error {
 	return s.Decide(nil, []uint64{r.ID})
 }
 
-// TestKill checks that a store survives when its process is killed while it writes. Every
-// step that the process printed must be on disk, and both clients must be in the same
-// round.
+// TestKill checks that a store survives when its process is killed during a write. Every step
+// that the process printed must be on disk, and both clients must be in the same round.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")

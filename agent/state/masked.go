@@ -26,8 +26,8 @@ type Member struct {
 	Statement int64 `json:"statement,omitempty"`
 }
 
-// Member returns the membership with the keeper that has the given identity, and whether there
-// is one.
+// Member returns the membership with the keeper of the given identity, and whether there is
+// one.
 func (s *Store) Member(keeper [32]byte) (m Member, found bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		found, err = boltfile.Get(tx.Bucket(membersBucket), keeper[:], &m)
@@ -53,7 +53,7 @@ func (s *Store) ChangeMember(keeper [32]byte, change func(m *Member)) error {
 // rounds are never masked again.
 const maskedRounds = 4
 
-// privateRuns is the number of deleted private runs that are remembered. Beyond this number no
+// privateRuns is the number of deleted private runs that are remembered. Beyond this number, no
 // run is masked, because the store could not tell a new run from a deleted one.
 const privateRuns = 1 << 14
 
@@ -70,7 +70,8 @@ type maskedRecord struct {
 var ErrMasked = errors.New("masking refused")
 
 // Mask returns the number of a round's next masked result, counted from 0, and the clients in
-// earlier ones. A round is masked in only one context, the first. The run must have begun.
+// earlier masked results. A round is masked in only one context, the first. The run must have
+// begun.
 func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, clients []string, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		_, r, err := maskedOf(tx, run, round, context)
@@ -80,7 +81,8 @@ func (s *Store) Mask(run string, round int64, context [32]byte) (part int64, cli
 	return part, clients, err
 }
 
-// maskedOf returns the record of a run, and that of its round, which may be new.
+// maskedOf returns the records of a run and of one of its rounds. The round's record may be
+// new.
 func maskedOf(tx *bolt.Tx, run string, round int64, context [32]byte) (all runRecord, r maskedRecord, err error) {
 	found, err := boltfile.Get(tx.Bucket(runsBucket), []byte(run), &all)
 	switch {

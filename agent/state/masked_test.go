@@ -27,7 +27,7 @@ func mustMask(t *testing.T, s *Store, run string) {
 
 // TestPrivateRunsAreNotForgotten checks that a server that begins many runs cannot make an
 // agent forget that it has masked a round. Otherwise the agent would train the round again for
-// another keeper, and the difference between the two sums would be its update.
+// another keeper, and the difference between the two sums would be the agent's update.
 func TestPrivateRunsAreNotForgotten(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -22,7 +22,6 @@ type Result struct {
 	Size int64
 }
 
-// resultRecord is the record of a result on disk.
 type resultRecord struct {
 	Run     string         `json:"run"`
 	Round   int64          `json:"round"`
@@ -35,7 +34,7 @@ type resultRecord struct {
 type clientRecord struct {
 	Name  string `json:"name"`
 	Value value  `json:"value"`
-	// Scaling is set if the client had none when it trained.
+	// Scaling is set if the client had no scaling when it trained.
 	Scaling value `json:"scaling,omitzero"`
 }
 

@@ -28,11 +28,11 @@ type runRecord struct {
 	Masked []maskedRecord `json:"masked,omitempty"`
 }
 
-// Begin must be called before clients train for a run. Calling it again is cheap. An
-// agent does not learn when a run ends, so the store keeps the most recently used runs.
-// If there are too many, Begin deletes the least recently used run and returns the
-// identifiers of its undecided results. It does not delete pinned runs ([Store.Pin]). A
-// deleted run cannot continue. For such a run, Begin returns [ErrForgotten].
+// Begin must be called before clients train for a run. Repeated calls are cheap. An agent does
+// not learn when a run ends, so the store keeps the most recently used runs. If it has too many
+// runs, Begin deletes the least recently used one and returns the identifiers of its undecided
+// results. It does not delete pinned runs ([Store.Pin]). A deleted run cannot continue. For
+// such a run, Begin returns [ErrForgotten].
 func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	if err := CheckName(run); err != nil {
 		return nil, err

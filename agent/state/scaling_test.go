@@ -87,7 +87,7 @@ func TestPin(t *testing.T) {
 	for i := range runsKept + 3 {
 		begin(i)
 	}
-	// Run 0 was pinned when it began; of the others, the newest remain.
+	// Run 0 was pinned when it began; of the other runs, the newest remain.
 	if !has(0) || has(1) || has(2) || !has(3) {
 		t.Errorf("%v %v %v %v", has(0), has(1), has(2), has(3))
 	}

@@ -15,9 +15,9 @@ import (
 // SecretFile is the name of the file that holds the agent's secret, in hexadecimal.
 const SecretFile = "secret"
 
-// Secret returns the secret from which the agent draws its clients' examples. It is never
-// sent. If the folder has none, Secret creates one. A new secret only means that lost turns
-// are trained again on other examples.
+// Secret returns the secret from which the agent draws its clients' examples. The agent never
+// sends it. If the folder has none, Secret creates one. With a new secret, the agent retrains
+// lost turns on other examples, which does no harm.
 func Secret(dir string) (secret [32]byte, err error) {
 	path := filepath.Join(dir, SecretFile)
 	if secret, err = ReadSecret(path); errors.Is(err, fs.ErrNotExist) {

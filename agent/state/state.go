@@ -7,10 +7,10 @@
 // disk before it is sent ([Store.Put]). One transaction removes the result and, if it
 // was counted, switches its clients to the new values ([Store.Decide]).
 //
-// The store is one bbolt file. Values are written once, under an identifier, and small
-// records point to the current ones. Deciding a result therefore rewrites only the records,
-// never the values. Values that no record points to are garbage; [Store.Sweep] and the next
-// [Open] remove them.
+// The store is one bbolt file. Values are written once, under an identifier, and small records
+// point to the current values. Deciding a result therefore rewrites only the records, never the
+// values. Values that no record points to are garbage; [Store.Sweep] and the next [Open] remove
+// them.
 package state
 
 import (
@@ -28,7 +28,7 @@ import (
 
 // Errors that callers distinguish.
 var (
-	// ErrLocked means that another agent uses the folder.
+	// ErrLocked means that another agent uses the store's folder.
 	ErrLocked = errors.New("another agent is using it")
 	// ErrDamaged means that the file's content is not what the store wrote.
 	ErrDamaged = boltfile.ErrDamaged
@@ -40,7 +40,6 @@ var (
 
 // Limits of the store.
 const (
-	// runsKept is the maximum number of runs whose values are stored.
 	runsKept = 8
 	// runsKnown is the maximum number of deleted runs whose names are stored, so that Begin
 	// can refuse them.
@@ -196,7 +195,7 @@ func (s *Store) view(look func(tx *bolt.Tx) error) error {
 	return s.locate(boltfile.Guard(func() error { return s.db.View(look) }))
 }
 
-// locate adds the file's name to an error about damage, because a person has to replace the file.
+// locate adds the file's name to an error about damage, because a person must replace the file.
 func (s *Store) locate(err error) error {
 	if s.path == "" || !errors.Is(err, ErrDamaged) {
 		return err

@@ -168,8 +168,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestGarbage checks that staged values that are in no result are removed by the next Open, and
-// discarded ones by the next Sweep.
+// TestGarbage checks that the next Open removes staged values that are in no result, and that
+// the next Sweep removes discarded values.
 func TestGarbage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -295,8 +295,8 @@ func TestLocked(t *testing.T) {
 	open(t, dir)
 }
 
-// TestDamage checks that if a file is damaged, Open refuses it, or Load refuses the damaged
-// values. Load never returns wrong values.
+// TestDamage checks that Open refuses a damaged file or Load refuses the damaged values, so
+// that Load never returns wrong values.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -329,7 +329,7 @@ func TestDamage(t *testing.T) {
 				noticed++
 				continue
 			}
-			// Damage to a branch page can hide values, which are then reported as missing.
+			// Damage to a branch page can hide values, which Load then reports as missing.
 			if !k.First && (k.Round != 1 || !bytes.Equal(raw(got), raw(numbers(10+uint64(i), 3000)))) {
 				t.Error("other numbers")
 			}

@@ -8,8 +8,8 @@ import (
 	"loadstar/internal/boltfile"
 )
 
-// tasksKept is the number of stored tasks per run, and of counted rounds per client.
-// With these and the secret, the client's updates can be computed again.
+// tasksKept is the number of stored tasks per run, and of counted rounds per client. From the
+// tasks and the secret, the client's updates can be computed again.
 const tasksKept = 10
 
 // taskRecord is a task for which clients of the agent trained.
@@ -44,7 +44,7 @@ func (s *Store) Remember(run string, round int64, task []byte) error {
 	})
 }
 
-// Tasks returns the stored tasks of a client's counted results and of its undecided one,
+// Tasks returns the stored tasks of a client's counted results and of its undecided result,
 // newest first. All belong to the run for which the client last trained. Pending reports
 // whether the first task's result is undecided.
 func (s *Store) Tasks(client string) (run string, tasks [][]byte, pending bool, err error) {

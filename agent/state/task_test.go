@@ -60,7 +60,7 @@ func TestTasks(t *testing.T) {
 	decide([]uint64{train("second", "b", 7)}, nil)
 	tasks("b", "second", false, "second 7")
 	tasks("a", "first", false, "first 1", "first 0")
-	begin("first") // used again, so that it is written again
+	begin("first") // used again, so that its record is written again
 	var want []string
 	for round := range int64(tasksKept) {
 		decide([]uint64{train("first", "a", 2+round)}, nil)

@@ -21,7 +21,7 @@ const (
 	// between loads and the model's quantile.
 	stepSize = 0.96
 	// startDays is the number of days at the start during which theta is the empirical quantile
-	// of the outcomes so far. Until the first of these days is complete, bounds are not moved.
+	// of the outcomes so far. Bounds do not move until the first of these days is complete.
 	startDays = 3
 	// scaleDays is the number of days over which scales are averaged.
 	scaleDays = 14
@@ -58,7 +58,7 @@ type block struct {
 type offset struct {
 	theta float64
 	size  average   // mean distance between load and the model's quantile
-	seen  []float32 // these distances since the start; nil after it
+	seen  []float32 // these distances during the start; nil afterwards
 }
 
 // average is a running mean. Once it has enough values, older values lose weight.

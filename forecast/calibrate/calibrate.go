@@ -20,10 +20,10 @@ import (
 
 const (
 	// blendDays is the number of days over which the errors of the model and the reference are
-	// compared. Only days on which forecasts could be compared with loads count.
+	// compared. Days on which forecasts could not be compared with loads are ignored.
 	blendDays = 14
 	// leastShiftDays is the minimum number of such days before a tracker shifts forecasts, and
-	// leastBlendDays the minimum number before it blends them.
+	// leastBlendDays is the minimum number before it blends them.
 	leastShiftDays = 5
 	leastBlendDays = 6
 	// blendPower is the exponent p in the weight of the model, N^p / (M^p + N^p). M and N are
@@ -68,7 +68,7 @@ type Tracker struct {
 	shifts    []shift          // by hour
 	scratch   []float64
 	next      int     // the first step that is not observed yet
-	lowest    float64 // load that was observed, or infinity
+	lowest    float64 // lowest load that was observed, or infinity
 }
 
 // issue contains the values of one issue that will be compared with loads.
@@ -262,8 +262,8 @@ func (t *Tracker) newIssue(last int) issue {
 	return issue{last: last, rows: make([]float32, t.c.Targets*t.columns())}
 }
 
-// shift returns the amount by which forecasts for a step are shifted on a day, which is a share
-// of the median error at the same hour on earlier days. It is 0 until the errors of a few days
+// shift returns the amount by which forecasts for a step are shifted on a day: a share of the
+// median error at the same hour on earlier days. The shift is 0 until the errors of a few days
 // are known.
 func (t *Tracker) shift(day, step int) float64 {
 	perDay := t.c.StepsPerDay
@@ -297,7 +297,7 @@ func (t *Tracker) shift(day, step int) float64 {
 	return s.by
 }
 
-// weight returns the weight of the model in a blend. It is 1 until the errors of a few
+// weight returns the weight of the model in a blend. The weight is 1 until the errors of a few
 // days are known, because the model was chosen with earlier data.
 func (t *Tracker) weight(day int) float64 {
 	var all errorSums

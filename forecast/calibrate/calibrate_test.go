@@ -68,8 +68,8 @@ func constant(v float64) func(int) float64 { return func(int) float64 { return v
 
 var dayAhead = Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24}
 
-// TestAgainstPlainComputation compares the tracker's point forecasts with a computation that,
-// for every origin, processes all earlier forecasts again.
+// TestAgainstPlainComputation compares the tracker's point forecasts with a computation that
+// processes all earlier forecasts again for every origin.
 func TestAgainstPlainComputation(t *testing.T) {
 	for _, c := range []struct {
 		Config

@@ -20,13 +20,13 @@ const (
 	// raise an alarm if the ratio has hardly varied.
 	leastDeviation = 0.05
 	// coverageOff is the distance between the coverage and its goal that raises an alarm.
-	// leastTargets is the number of targets below which coverage is not judged: two weeks of
-	// hourly targets.
+	// leastTargets, two weeks of hourly targets, is the minimum number of targets for judging
+	// coverage.
 	coverageOff  = 0.1
 	leastTargets = 14 * 24
 )
 
-// Alarm is a reason for which someone should check a client's model.
+// Alarm is a reason why someone should check a client's model.
 type Alarm string
 
 // The alarms. The empty alarm means no alarm.

@@ -23,7 +23,7 @@ func run(d *Detector, rng *rand.Rand, days int, ratio float64) int {
 }
 
 // TestDetector checks that a model that becomes clearly worse raises an alarm within days, and
-// that a model that stays the same, improves, or has a few bad days does not.
+// that no alarm is raised by a model that stays the same, improves, or has a few bad days.
 func TestDetector(t *testing.T) {
 	for _, c := range []struct {
 		ratio       float64

@@ -212,7 +212,7 @@ func (m *trained) split(meter series.Meter) (first, test int) {
 	return at(series.Validation), at(series.Test)
 }
 
-// sameTime returns the newest known load that is a multiple of back steps before a step.
+// sameTime returns the newest known load at a distance from a step that is a multiple of back.
 func sameTime(load []float32, step, last, back int) float64 {
 	for at := step - back; at >= 0; at -= back {
 		if at <= last && !series.Missing(load[at]) {
@@ -233,7 +233,7 @@ func (r *result) judge(row []float64, point int, load float64) {
 	r.served += math.Abs(load - row[point])
 }
 
-// watch makes a detector judge the days. The days from the given one on may differ.
+// watch makes a detector judge the days, of which those from the given day on may be changed.
 func (r *result) watch(days map[int]*[2]float64, first, changed int) {
 	var d calibrate.Detector
 	for day := first; len(days) > 0; day++ {
@@ -338,8 +338,8 @@ func TestRealCoverage(t *testing.T) {
 }
 
 // TestRealYear serves models that were trained on 30 % of the data, so that most of the data is
-// an honest test. It checks that the served forecasts are worse than the better of the model's
-// own forecasts and last week's load for only a few clients.
+// unseen. For all but a few clients, the served forecasts must be at least as good as the
+// better of the model's own forecasts and last week's load.
 func TestRealYear(t *testing.T) {
 	if !testkit.Long() || os.Getenv("LOADSTAR_RUNS") != "" {
 		t.Skip("trains models for minutes: LOADSTAR_TEST_LONG=1, without LOADSTAR_RUNS")

@@ -3,8 +3,8 @@ package calibrate
 // ring contains a value for each of the newest days.
 type ring[T any] struct {
 	days []T
-	// The ring contains values for at most len(days) days up to newest, which is meaningful only
-	// if begun is true.
+	// The ring contains values for at most len(days) days up to newest. If begun is false,
+	// newest has no meaning.
 	newest int
 	begun  bool
 }

@@ -13,8 +13,7 @@ import (
 )
 
 // TestStateContinues checks that a tracker that is stored and restored after every step serves
-// the same forecasts, and that Correct serves the same forecasts as Issue without recording
-// them.
+// the same forecasts, and that Correct serves the forecasts of Issue without recording them.
 func TestStateContinues(t *testing.T) {
 	for _, c := range []Config{
 		{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24, Correct: true},

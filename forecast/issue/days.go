@@ -18,8 +18,8 @@ type DayEnergy struct {
 	Mean, P10, P90 float64
 }
 
-// energyDays is the number of days, starting with the day of the cutoff, whose energies are
-// tracked.
+// energyDays is the number of days, starting with the day of the cutoff, whose energies the
+// state tracks.
 func (s *State) energyDays() int { return max(s.tracked()/s.perDay, 1) }
 
 func (s *State) energyConfig() calibrate.Config {
@@ -116,9 +116,8 @@ func energyRows(days []DayEnergy) (values, references []float64) {
 	return values, references
 }
 
-// boundEnergy returns days with the bounds from a tracker, as far as the tracker can compute
-// them. first is the day of the tracker's first target, and skip is the number of targets
-// before days[0].
+// boundEnergy returns days with the bounds that a tracker can compute. first is the day of the
+// tracker's first target, and skip is the number of targets before days[0].
 func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEnergy {
 	out := slices.Clone(days)
 	last := first - 1
@@ -142,5 +141,5 @@ func (s *State) boundEnergy(t *track, days []DayEnergy, first, skip int) []DayEn
 	return out
 }
 
-// recorded reports whether an issue after the newest step is one that all clients record.
+// recorded reports whether all clients record an issue after the newest step.
 func (s *State) recorded() bool { return (s.work.last+1)%s.fallback.Every() == 0 }

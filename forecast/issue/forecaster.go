@@ -42,7 +42,6 @@ type Models struct {
 // MostlyWeek.
 const leastWeight = 0.2
 
-// answer contains a model's forecast.
 type answer struct {
 	source   Source
 	first, n int
@@ -52,8 +51,8 @@ type answer struct {
 	weight   float64
 }
 
-// ask asks the models for a forecast. It returns nil if no model can forecast, together with
-// the reason why the client's own model cannot.
+// ask asks the models for a forecast. If no model can forecast, it returns nil and the reason
+// why the client's own model cannot.
 func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	why := cmp.Or(models.Reason, NoRelease)
 	if models.Own == nil && models.Generic == nil {

@@ -53,11 +53,11 @@ func Sum(id string, meters []series.Meter) series.Meter {
 
 // Issue makes the forecast of the group at a cutoff, given the sum of the members' readings and
 // the members' forecasts at that cutoff, in any order. It also reports whether the issue is
-// recorded. Everything else is as in [State.Issue].
+// recorded. In all other respects, it works like [State.Issue].
 func (g *Group) Issue(m series.Meter, members []Forecast, cutoff int64) (f Forecast, recorded bool) {
 	s := g.s
 	late := s.begin(m, cutoff)
-	// Floating-point sums depend on the order.
+	// Floating-point sums depend on the order of the members.
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b Forecast) int {
 		if a.Client < b.Client {

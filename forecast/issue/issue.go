@@ -1,7 +1,7 @@
 // Package issue makes the forecasts that users see. For every step of the next hours or days,
 // they contain quantiles of the load, the source of the forecast, and the reason why it does
 // not come from a better source. The package has no clock and does no I/O, so the same readings
-// give the same forecasts, whether they come from a file or are read at a client.
+// give the same forecasts, whether the readings come from a file or from a client's meter.
 //
 // A forecast is issued at a cutoff and uses no load after it. The sources form a ladder. The
 // first source that can forecast a step is used. A client's [State] learns from the errors
@@ -17,7 +17,7 @@ const (
 	Model   Source = "model"   // the client's model
 	Generic Source = "generic" // a model without personal layers
 	Median  Source = "median"  // the median at the same clock time in the last 28 days, if it has been better than last week's load
-	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or that of the extreme day
+	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or the load of the extreme day
 	Day     Source = "day"     // the load at the same clock time the day before
 	Last    Source = "last"    // the newest load
 	None    Source = "none"    // there is no forecast
@@ -29,11 +29,10 @@ var Ladder = []Source{Model, Generic, Median, Week, Day, Last, None}
 // Reason explains why a row is not from a better source, or which inputs the source lacked.
 type Reason string
 
-// The reasons.
 const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet
-	Refused            Reason = "refused"             // the client tried the newest model, which would be worse
+	Refused            Reason = "refused"             // the client tried the newest model, which would be worse than the model in use
 	Gap                Reason = "gap"                 // too many readings are missing
 	Flat               Reason = "flat"                // the readings have not changed for a day
 	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
@@ -43,7 +42,7 @@ const (
 	NoReadings         Reason = "no-readings"         // there is no recent reading
 	InputFilled        Reason = "input-filled"        // missing readings were replaced
 	WeatherObserved    Reason = "weather-observed"    // the weather is observed, not forecast
-	WeatherPersisted   Reason = "weather-persisted"   // the weather is that of the previous day
+	WeatherPersisted   Reason = "weather-persisted"   // the weather of the previous day was used
 	WeatherClimatology Reason = "weather-climatology" // the weather is the mean of month and hour
 	MostlyWeek         Reason = "mostly-week"         // the model has little weight compared with last week
 	ModelFailed        Reason = "model-failed"        // the model's output was not a number
@@ -85,8 +84,8 @@ type Forecast struct {
 	// Levels are the quantiles of each row's values.
 	Levels []float64
 	Rows   []Row
-	// Days are the energies of the local day of the cutoff and of the following days, if the
-	// rows reach their ends.
+	// Days are the energies of the local day of the cutoff and of the following days, for days
+	// whose end the rows reach.
 	Days []DayEnergy
 	// Peak is the peak of the first 24 hours.
 	Peak Peak

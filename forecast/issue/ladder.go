@@ -13,13 +13,13 @@ type work struct {
 	past
 	extreme int // the local day with the highest peak, or 0 if there is none
 
-	medians, sorted []float64 // medians are those of the next 24 hours, by step
+	medians, sorted []float64 // medians contains a median for each step of the next 24 hours
 	byMedian        bool      // medians forecast the client better than last week's load does
 
 	raw, values, fallbacks, simple []float64
 	sources                        []Source
 	reasons                        []Reason
-	days                           []int        // number of days before the target from which a row's load is, or 0
+	days                           []int        // age in days of the load that a row repeats, or 0
 	quantiles                      [][3]float64 // quantiles of the rows, at meanLevels
 }
 
@@ -98,8 +98,8 @@ func (s *State) fill(row *Row, from []float64) {
 	s.work.quantiles = append(s.work.quantiles, q)
 }
 
-// complete adds the rows to a forecast, which are the first of the rows of all tracked steps,
-// and the values that are computed from several rows.
+// complete adds to a forecast its rows, which are the first rows of all tracked steps, and the
+// values that are computed from several rows.
 func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Rows = rows[:s.c.H:s.c.H]
 	f.nonnegative = s.hasRead && !s.fedIn
@@ -112,8 +112,8 @@ func (s *State) complete(f *Forecast, rows []Row, late bool) {
 	f.Peak = s.peak(rows, s.work.quantiles, late)
 }
 
-// references returns the forecasts with which a model's forecasts are blended: the load at the
-// same clock time on the newest known day, or the newest load if only the next step is
+// references returns the forecasts with which a model's forecasts are blended. Each is the load
+// at the same clock time on the newest known day, or the newest load if only the next step is
 // forecast.
 func (s *State) references(first, n int) []float64 {
 	w := &s.work
@@ -133,7 +133,7 @@ func (s *State) references(first, n int) []float64 {
 	return w.simple
 }
 
-// simple makes the forecasts that need no model, with their intervals.
+// simple makes the forecasts that need no model, including their intervals.
 func (s *State) simple(late bool) {
 	w, width, n := &s.work, len(s.levels), s.fallback.c.Targets
 	w.fallbacks = resized(w.fallbacks, n*width)

@@ -143,7 +143,7 @@ func TestExtremeDay(t *testing.T) {
 func TestClockChanges(t *testing.T) {
 	berlin := location(t, "Europe/Berlin")
 	m := meter(365, time.UTC)
-	for i := range m.Load { // the load encodes the step, and days of a week differ more than weeks
+	for i := range m.Load { // the load encodes the step, and differs more between the days of a week than between weeks
 		m.Load[i] = float32(i%168*1000 + i/168)
 	}
 	for _, change := range []time.Time{

@@ -10,8 +10,7 @@ const (
 	// minimum number of these days that must be known.
 	medianDays      = 28
 	leastMedianDays = 14
-	// judgedDays is the number of days on which medians are judged.
-	judgedDays = 14
+	judgedDays      = 14
 	// medianGain is the maximum error of medians, relative to the error of last week's load, at
 	// which medians are chosen. Without this margin, the choice could change every day.
 	medianGain = 0.95

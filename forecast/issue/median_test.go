@@ -19,7 +19,7 @@ func TestMedian(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	home, building := meter(120, time.UTC), meter(120, time.UTC)
 	for i := range home.Load {
-		home.Load[i] = 0.3 + float32(r.IntN(8)/7)*3 // seldom high
+		home.Load[i] = 0.3 + float32(r.IntN(8)/7)*3 // rarely high
 		building.Load[i] = 10
 		if i/24%7 < 5 {
 			building.Load[i] = 50 + float32(r.Float64())

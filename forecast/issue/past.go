@@ -57,8 +57,8 @@ func (p *past) at(step int) float64 {
 	return v
 }
 
-// newestDay returns the newest step before the cutoff that is at the same clock time as a
-// target and a multiple of the given number of days before it, and its distance in days.
+// newestDay returns the newest step before the cutoff that has the same clock time as a target,
+// and its distance from the target in days, which is a multiple of the given number.
 func (p *past) newestDay(target, days int) (step, back int) {
 	for back = days; ; back += days {
 		if step = p.back(target, back); step <= p.last {

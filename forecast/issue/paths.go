@@ -12,12 +12,11 @@ const LeastShapes = 10
 // AddPaths adds n joint scenarios to the rows of a forecast. The k-th scenarios of all rows
 // form one course of the load. Each row's scenarios have the distribution of its quantiles, of
 // which there must be at least two. Earlier forecasts for the same client determine which
-// values form a course. If, relative to an earlier forecast, the load was the third highest at
-// one step and the fifth highest at the next, one of the scenarios is also the third highest
-// and then the fifth highest. load returns the measured load of the step that starts at a time,
-// or NaN. AddPaths uses the newest earlier forecasts, and repeats them if there are fewer than
-// n. If there are fewer than [LeastShapes], or fewer than n if n is smaller, it returns false
-// and adds nothing.
+// values form a course. If, relative to an earlier forecast, the load ranked third at one step
+// and fifth at the next, one of the scenarios also ranks third and then fifth. load returns the
+// measured load of the step that starts at a time, or NaN. AddPaths uses the newest earlier
+// forecasts, and repeats them if there are fewer than n. If there are fewer than both
+// [LeastShapes] and n, it returns false and adds nothing.
 //
 // M. Clark et al., The Schaake shuffle, Journal of Hydrometeorology 5 (2004). Instead of
 // observations, we rank errors in units of the spread of their forecasts, because forecasts

@@ -130,7 +130,7 @@ func (s *State) peak(rows []Row, steps [][3]float64, late bool) Peak {
 	return p
 }
 
-// correctPeak corrects the quantiles of a peak with the errors of earlier peaks' forecasts. The
+// correctPeak corrects the quantiles of a peak with the errors of earlier peak forecasts. The
 // steps of the tracker are the cutoffs of recorded issues.
 func (s *State) correctPeak(values []float64, reference float64, late bool) {
 	every, t := s.fallback.Every(), s.peaks

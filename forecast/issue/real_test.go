@@ -14,8 +14,8 @@ import (
 )
 
 // TestPathsOfHomes sums the scenarios of real homes over 24 hours. P10 to P90 of the sums must
-// contain about 80 % of the measured sums. If the hours are drawn independently, the range
-// contains far fewer, because errors cancel out.
+// contain about 80 % of the measured sums. If the hours were drawn independently, the range
+// would contain far fewer, because errors cancel out.
 func TestPathsOfHomes(t *testing.T) {
 	path, root := testkit.Dataset(t, "sgsc-core19")
 	description, err := read.Load(path)

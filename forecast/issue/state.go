@@ -41,7 +41,7 @@ const (
 	maxLevels = 99
 	maxDays   = 14
 	// trackedDays is the minimum number of days for which the errors of fallbacks are tracked.
-	// The state therefore does not depend on H up to this limit.
+	// Up to this limit, the state therefore does not depend on H.
 	trackedDays = 2
 	// reachDays is the number of days before the cutoff whose loads a forecast reads.
 	reachDays = 29
@@ -71,7 +71,7 @@ type State struct {
 	generic        *track   // nil before the first forecast
 	byDay          []*track // tracks of the energies of days, by the time of recorded issues
 	peaks          *track
-	group          bool // the state is that of a sum
+	group          bool // the state belongs to a sum
 
 	work work
 }
@@ -200,8 +200,8 @@ func (t *track) issue(last int, values, references []float64) {
 }
 
 // Every returns the number of steps between recorded issues: at most 6 hours, and less for
-// models that forecast less than a day. targets contains the number of steps that each model
-// forecasts that the state has not seen yet.
+// models that forecast less than a day. For models that the state has not seen yet, targets
+// contains the number of steps that each of them forecasts.
 func (s *State) Every(targets ...int) int {
 	every := s.fallback.Every()
 	for _, t := range []*track{s.own, s.generic} {
@@ -233,8 +233,8 @@ func (s *State) Next() int64 {
 	return s.start(s.next)
 }
 
-// Advance passes new readings before the cutoff to the state. The cutoff
-// must be the start of a step of the meter.
+// Advance passes new readings before the cutoff to the state. The cutoff must be the start of
+// one of the meter's steps.
 func (s *State) Advance(m series.Meter, cutoff int64) {
 	first, end := s.step(m.Start), s.step(cutoff)
 	s.phase = cutoff - int64(end)*s.seconds

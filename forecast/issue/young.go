@@ -2,8 +2,8 @@ package issue
 
 import "math"
 
-// The intervals in this file are for the first days of a meter, before a tracker knows the
-// errors of earlier issues.
+// The intervals in this file are for a meter's first days, before a tracker knows the errors of
+// earlier issues.
 
 // leastErrors is the minimum number of known errors from which intervals can be computed.
 const leastErrors = 24
@@ -47,7 +47,8 @@ func (s *State) spread(values []float64) {
 const settledDays = 9
 
 // unsettled undoes a tracker's changes to the medians of forecasts. Where the tracker's
-// intervals are narrower than the model's (raw), it widens them halfway to the model's width.
+// intervals are narrower than the model's own intervals (raw), unsettled widens them halfway to
+// the model's width.
 func (s *State) unsettled(values, raw, levels []float64) {
 	n, own := len(s.levels), make([]float64, len(s.levels))
 	for i := 0; i*n < len(values); i++ {

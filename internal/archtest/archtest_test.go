@@ -39,7 +39,8 @@ var floors = []floor{
 // sameFloor lists folders that are on the floor of the folder above them in floors.
 var sameFloor = []string{"keeper", "server", "lab"}
 
-// height returns the number of a package's floor, counted from the top, and its folder.
+// height returns the number of a package's floor, counted from the top, and the package's top
+// folder.
 func height(path string) (n int, folder string, ok bool) {
 	folder, _, _ = strings.Cut(path, "/")
 	for _, f := range floors {
@@ -337,8 +338,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// same checks that a page equals the result of want for that page, or writes the result to the
-// page.
+// same checks that a page equals the result that want returns for it, or writes the result to
+// the page.
 func same(t *testing.T, path string, want func(page string) string) {
 	t.Helper()
 	page, err := os.ReadFile(path)
@@ -357,7 +358,6 @@ func same(t *testing.T, path string, want func(page string) string) {
 	}
 }
 
-// floorsTable returns the floors as a table.
 func floorsTable() string {
 	var b strings.Builder
 	b.WriteString("| floor | folder | what belongs there |\n|---|---|---|\n")

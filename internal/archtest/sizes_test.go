@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// Limits on the sizes of types and functions, because a reader has to keep a whole type or
+// Limits on the sizes of types and functions, because a reader must keep a whole type or
 // function in mind. Larger ones can be divided.
 const (
 	maxMethods = 45 // maximum for a type, including unexported methods
 	maxLines   = 100
-	// A constructor of a command contains its help and its flags, while the command's work is
-	// a method.
+	// A command's constructor contains the help and the flags. The command's work belongs in a
+	// method.
 	maxConstructor = 60
 	maxBranches    = 25 // if, for, case, && and ||, except in nested function literals, which are counted separately
 )
@@ -97,7 +97,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// constructs reports whether f is declared to return a *Command and nothing else.
+// constructs reports whether f is declared to return only a *Command.
 func constructs(f ast.Node) bool {
 	decl, ok := f.(*ast.FuncDecl)
 	if !ok || decl.Type.Results == nil || len(decl.Type.Results.List) != 1 {
@@ -151,7 +151,7 @@ func functions(decl ast.Decl) []ast.Node {
 	return all
 }
 
-// branches counts the branches of a function, except for those of the function literals in it.
+// branches counts the branches of a function, without the function literals in it.
 func branches(function ast.Node) int {
 	count := 0
 	ast.Inspect(function, func(n ast.Node) bool {

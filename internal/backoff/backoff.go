@@ -50,8 +50,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 
 // Poll waits for d or for a notification, and receives all pending notifications, because a
 // caller that looks once has handled all of them. It sets notified to nil when the channel is
-// closed, since receiving from a closed channel would spin. It returns false when ctx has
-// ended.
+// closed, since receiving from a closed channel would spin. It returns false if ctx has ended.
 func Poll[T any](ctx context.Context, d time.Duration, notified *<-chan T) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

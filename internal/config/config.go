@@ -66,8 +66,8 @@ func (p Problems) Error() string {
 
 // Decode reads one YAML document into the struct that into points to, according to its yaml
 // tags. Fields whose keys are not in the document keep their values, so callers set
-// defaults first. A list replaces the existing list. An empty document sets nothing. The
-// error is [Problems]; fields without a problem are set even if there is an error.
+// defaults first. A list replaces the existing list. An empty document sets nothing. The error
+// is of type [Problems]. Fields without a problem are set even if there is an error.
 //
 // Fields are strings, numbers, bools, structs, slices, maps with string keys,
 // pointers to these, and types that implement yaml.Unmarshaler.

@@ -48,7 +48,8 @@ type Config struct {
 	// Connections limits all connections. If this many known connections are open, further
 	// connections wait until one is closed.
 	Connections int
-	// Anonymous limits the anonymous connections in total, and OfAddress those from one address.
+	// Anonymous limits the anonymous connections in total, and OfAddress limits those from one
+	// address.
 	Anonymous, OfAddress int
 	// OfCaller limits the connections of one known caller, by the caller's kind.
 	OfCaller map[string]int
@@ -209,8 +210,8 @@ func (l *Limiter) leave(k *conn) {
 	}
 }
 
-// know registers the caller of a connection. It returns a connection of the same caller
-// that must be closed because the caller has too many, or nil.
+// know registers the caller of a connection. It returns a connection of the same caller that
+// must be closed because the caller has too many connections, or nil.
 func (l *Limiter) know(k *conn, who Caller) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

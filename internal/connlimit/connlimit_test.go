@@ -120,7 +120,7 @@ func alive(c net.Conn) bool {
 }
 
 // Strangers who hold connections open do not block others, because an old connection makes room
-// for a new one. The test fails if new connections wait, or are refused, when there are too
+// for a new one. The test fails if new connections wait or are refused while strangers hold too
 // many.
 func TestStrangersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		if n := one(); n != 10 {
 			t.Errorf("one address has %d connections, want 10", n)
 		}
-		// The addresses of a network count as one.
+		// The limits treat all addresses of an IPv6 network as one.
 		net64 := hold("[2001:db8::1]:1", 9)
 		more := hold("[2001:db8::ffff:2]:1", 9)
 		if n := net64() + more(); n != 10 {
@@ -239,7 +239,7 @@ func TestFull(t *testing.T) {
 			t.Fatal("one too many")
 		}
 		testkit.Must(t, first.Close())
-		testkit.Must(t, first.Close()) // counts once
+		testkit.Must(t, first.Close()) // must be counted once
 		r.all = append(r.all, <-r.accepted)
 		if r.Limiter.open != 2 {
 			t.Errorf("%d are open", r.Limiter.open)

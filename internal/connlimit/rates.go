@@ -6,7 +6,7 @@ import (
 )
 
 // Rates limits how often each of many callers may do something. It remembers a limited number
-// of callers; a forgotten caller starts again with its full burst.
+// of callers. A forgotten caller starts again with its full burst.
 type Rates struct {
 	all       *lru.Cache[string, *rate.Limiter]
 	perSecond rate.Limit

@@ -1,6 +1,6 @@
 // Package head contains a server's signed statements about the weights of a run's versions.
 // Each head contains the hash of the previous one. A server that shows different weights to two
-// agents has to sign two contradictory heads. As soon as one of these agents sees the other's
+// agents must sign two contradictory heads. As soon as one of these agents sees the other's
 // chain, it has both heads.
 package head
 

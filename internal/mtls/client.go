@@ -13,7 +13,7 @@ const (
 	dialFor     = 15 * time.Second
 	responseFor = time.Minute
 	// stalledFor limits the time without progress while writing. silentFor limits the time
-	// without data while reading. It is longer than the time limit for the beginning of a
+	// without data while reading, and is longer than the time limit for the beginning of a
 	// response.
 	stalledFor = 30 * time.Second
 	silentFor  = responseFor + 15*time.Second
@@ -64,8 +64,7 @@ func transport(config *tls.Config) *http.Transport {
 }
 
 // deadlineConn is a connection that fails if there is no traffic. HTTP/2 sends pings to detect
-// a dead link; with HTTP/1.1, only the kernel would detect a dead link, after a quarter of an
-// hour.
+// a dead link. With HTTP/1.1, only the kernel would detect it, after a quarter of an hour.
 type deadlineConn struct {
 	net.Conn
 	silent, stalled time.Duration

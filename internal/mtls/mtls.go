@@ -214,7 +214,7 @@ func (c *Credentials) TLS() *tls.Config {
 		// not matter here.
 		DynamicRecordSizingDisabled: true,
 		// Without this function, the client would silently send no certificate if the server
-		// asked for one from another root.
+		// asked for a certificate from another root.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil },
 	}
 }

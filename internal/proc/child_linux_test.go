@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") // the test fails if it cannot read this
+		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") // the test fails if it cannot read the ID
 		<-c.Done()
 	}
 	os.Exit(m.Run())

@@ -1,7 +1,7 @@
 // Package protocol contains the version of the protocol between agents and servers. Both sides
 // send their version in a header of every request and response. Each side decides which
-// versions of its peer it accepts, so it is the newer program, which knows both versions, that
-// refuses.
+// versions of its peer it accepts, so the newer program, which knows both versions, is the one
+// that refuses.
 //
 // A field that an older program can ignore needs no new version. A change that the peer must
 // know about does. Oldest is increased when one side cannot work without the change.
@@ -88,14 +88,15 @@ func (s side) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 			r, err := next(ctx, q)
 			// An error without a version does not necessarily come from the server.
 			if h := headerOf(r, err); h != nil && Of(h) < s.oldest && (err == nil || h.Get(Header) != "") {
-				// Do not use a response that may have another meaning in the server's version.
+				// Do not use the response, which may have another meaning in the server's
+				// version.
 				return nil, fmt.Errorf("the server uses version %d of the protocol, but this agent needs %d or newer; upgrade the server", Of(h), s.oldest)
 			}
 			return r, err
 		}
 		var r connect.AnyResponse
 		// If a server is unavailable, an agent keeps its results and tries again. Any other code
-		// could make the agent drop them.
+		// could make the agent drop the results.
 		err := error(connect.NewError(connect.CodeUnavailable, fmt.Errorf("this agent uses version %d of the protocol, but this server serves %d or newer; upgrade the agent", Of(q.Header()), s.oldest)))
 		if Of(q.Header()) >= s.oldest {
 			r, err = next(ctx, q)

@@ -91,7 +91,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// The padded size of a message reveals little about the message.
+// TestPadding checks that a message's padded size reveals little about the message.
 func TestPadding(t *testing.T) {
 	for size, want := range map[int]int{0: 0, 1: 256, 255: 256, 256: 256, 257: 512, 4095: 4096, 4096: 4096, 4097: 5120, 90722: 91136, 90734: 91136} {
 		if got := size + len(Pad(size)); got != want {

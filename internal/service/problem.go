@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// Problem answers a request with an error. kind is the last part of the problem's type, a
+// Problem responds to a request with an error. kind is the last part of the problem's type, a
 // stable name such as unknown-client. detail describes the problem and what to do. more
 // contains further members and may be nil.
 func Problem(w http.ResponseWriter, status int, kind, detail string, more map[string]any) {

@@ -13,7 +13,7 @@ import (
 // Ready notifies systemd that the service has started, sends keep-alive messages to its
 // watchdog until ctx ends, and then reports that the service is stopping. The watchdog detects
 // a process that no longer runs its goroutines. If a message cannot be sent, Ready only logs
-// this, because a service must not fail just because nobody is listening.
+// the error, because a service must not fail just because systemd is not listening.
 func Ready(ctx context.Context, log *slog.Logger) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

@@ -43,7 +43,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Newer returns the error for a state of a format that this program does not know.
+// Newer returns the error for a state in a format that this program does not know.
 func Newer(name string, found, newest uint64) error {
 	return fmt.Errorf("%s: %w (format %d, this one reads up to %d): upgrade", name, ErrNewer, found, newest)
 }

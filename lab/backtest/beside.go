@@ -27,8 +27,8 @@ func Of(d *series.Dataset, p *fed.Plan, workers int) forecast.Backtest {
 	}
 }
 
-// Default are the baselines that are shown with every run: last week's profile, which costs
-// nothing, and the strongest baselines, which are the rolling median for homes and
+// Default lists the baselines that are shown with every run: last week's profile, which needs
+// no fitting, and the strongest baselines, which are the rolling median for homes and
 // ridge-rich for buildings.
 var Default = []string{"naive-week", "rolling-median", "ridge-rich"}
 

@@ -18,9 +18,9 @@ import (
 
 var start = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
-// fleet returns n meters with 35 days of hourly loads. The load of a meter is constant within a
-// week: the number of the meter plus the number of the week, both counted from 1. Last week's
-// profile is therefore always 1 kW too low.
+// fleet returns n meters with 35 days of hourly loads. Within a week, a meter's load is
+// constant: the meter's number plus the week's number, both counted from 1. Last week's profile
+// is therefore always 1 kW too low.
 func fleet(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	var all []series.Meter
@@ -73,7 +73,7 @@ func folder(t *testing.T, d *series.Dataset, drawn ...string) string {
 }
 
 // TestBeside compares the tables of last week's profile with values computed by hand, and
-// checks that they are written once and read afterwards.
+// checks that Beside writes them once and then reads them.
 func TestBeside(t *testing.T) {
 	d, p := fleet(t, 3), plan(t)
 	dir := folder(t, d, "m001")
@@ -132,7 +132,7 @@ func TestBeside(t *testing.T) {
 	if err != nil || again.Scores[0].Client != "read" {
 		t.Errorf("%v: the baselines were computed again: %+v", err, again.Scores[0])
 	}
-	// Another baseline is computed, and the first one is computed again.
+	// If another baseline is requested, Beside computes both.
 	both, err := Beside(t.Context(), d, p, dir, []string{"naive-week", "naive-day"}, 1)
 	if err != nil || len(both.Scores) != 6 || both.Scores[0].Client != "m000" || !reflect.DeepEqual(both.Scores[:3], b.Scores) {
 		t.Errorf("%v: %+v", err, both.Scores)

@@ -56,10 +56,10 @@ type AdviceOfDays struct {
 	// Simple is the same median for the best baseline; Baseline is its name.
 	Simple   metric.Number `json:"simple"`
 	Baseline string        `json:"baseline"`
-	// Gain is the median over clients of the error of training together divided by the lower of
-	// the errors of Alone and Simple, minus 1. A negative gain means that training together is
-	// better. Low and High are the bounds of a 95 % confidence interval of the gain with regard
-	// to the choice of clients.
+	// Gain is the median over clients of a ratio minus 1. The ratio is the error of training
+	// together divided by the lower of the errors of Alone and Simple. A negative gain means
+	// that training together is better. Low and High are the bounds of a 95 % confidence
+	// interval, which covers the choice of clients.
 	Gain metric.Number `json:"gain"`
 	Low  metric.Number `json:"gain_low"`
 	High metric.Number `json:"gain_high"`
@@ -114,7 +114,8 @@ func (a *Advising) Run(ctx context.Context) (*Advice, error) {
 	return out, nil
 }
 
-// contest returns the comparison for a length of history, or nil if too few meters have it.
+// contest returns the comparison for a length of history, or nil if too few meters have such a
+// history.
 func (a *Advising) contest(days int) (*Contest, error) {
 	d := a.Dataset
 	span := days + adviceValidation + adviceTest

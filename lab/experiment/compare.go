@@ -63,8 +63,8 @@ type Compared struct {
 	Seeds    int `json:"seeds"`
 	Diverged int `json:"diverged"`
 	// Coverage is the share of loads between the lowest and the highest quantile, as a mean over
-	// clients; Calibrated is the same share after calibration. Both are undefined for methods
-	// without quantiles.
+	// clients. Calibrated is the same share after calibration. Both are NaN for methods without
+	// quantiles.
 	Coverage   metric.Number `json:"coverage"`
 	Calibrated metric.Number `json:"coverage_calibrated"`
 	// CPU is the CPU time of a run in seconds, as a mean over seeds. Down and Up are the

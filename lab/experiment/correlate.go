@@ -104,7 +104,7 @@ func Correlations(d *series.Dataset) []Correlation {
 }
 
 // moments accumulates means and second moments of pairs. It updates them one pair at a time
-// (Welford), so that no digits are lost for loads of thousands of kW.
+// (Welford), so that loads of thousands of kW lose no digits.
 type moments struct{ n, x, y, xx, yy, xy float64 }
 
 func (m *moments) add(x, y float64) {

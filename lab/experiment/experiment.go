@@ -25,8 +25,8 @@ type Trial struct {
 	Dataset *series.Dataset
 	// DataPath is the path from which Dataset was read, or "".
 	DataPath string
-	// Part is the name of the part of the experiment to which the trial belongs, which is
-	// also its folder, or "".
+	// Part is the name of the experiment's part to which the trial belongs, or "". The part's
+	// folder has this name.
 	Part string
 }
 
@@ -43,15 +43,15 @@ type Experiment struct {
 	// Parallel is the number of trials that run at the same time. Each trial uses one worker, so
 	// no worker waits for another at the end of a round.
 	Parallel int
-	// Diverging means that the experiment continues when a run diverges; the summary of this run
-	// is nil. If it is false, a run that diverges stops the experiment.
+	// Diverging means that the experiment continues when a run diverges, whose summary is then
+	// nil. Otherwise, a run that diverges stops the experiment.
 	Diverging bool
 	// Progress, if not nil, is called with the number of rounds done and the total number
 	// of rounds, over all trials.
 	Progress func(done, of int)
-	// Reuse is a folder whose subfolders may contain finished runs, or "". Trials with the same
-	// plan and data as one of these runs are not trained again. Unless Reused is nil, it is
-	// called with the folder of such a run and the folder of the trial.
+	// Reuse is a folder whose subfolders may contain finished runs, or "". A trial with the
+	// same plan and data as one of these runs is not trained again. Unless Reused is nil, it is
+	// called with the folders of the run and of the trial.
 	Reuse  string
 	Reused func(from, to string)
 }

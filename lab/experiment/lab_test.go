@@ -122,8 +122,8 @@ func TestLab(t *testing.T) {
 	if _, ok := adam["dm_same"]; ok {
 		t.Error("Adam is tested against itself")
 	}
-	// Adam and its twin win for the same clients, and the best method of a client is also near
-	// the best.
+	// Adam and its twin win for the same clients, and a client's best method also counts as
+	// near the best.
 	for seed := range 2 {
 		if a, b := adam["won_rmse"][seed], twin["won_rmse"][seed]; a != b || a+sgd["won_rmse"][seed] != 3 || adam["near_rmse"][seed] < a {
 			t.Errorf("won in %v, %v and %v clients", adam["won_rmse"], twin["won_rmse"], sgd["won_rmse"])
@@ -201,8 +201,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestDieboldMariano compares two methods on four clients. The first method's errors are
-// smaller, larger, equal, and for different targets.
+// TestDieboldMariano compares two methods on four clients. The first method's errors are, by
+// client, smaller, larger, equal, and for different targets.
 func TestDieboldMariano(t *testing.T) {
 	small, large := make([]float64, 200), make([]float64, 200)
 	for i := range small {

@@ -19,8 +19,8 @@ const maxLoads = 200
 
 // loads returns a row for each building of a dataset: the mean, standard deviation and
 // quantiles over time of its load in kW. They are NaN for a building without readings. If the
-// dataset has more than maxLoads buildings, the rows are those of a sample, evenly spaced in
-// the order of the dataset, and each row also contains the total number of buildings.
+// dataset has more than maxLoads buildings, the rows describe a sample, evenly spaced in the
+// order of the dataset. Each row then also contains the total number of buildings.
 func (p *Part) loads(d *series.Dataset) ([]row, error) {
 	var rows []row
 	n := min(d.Len(), maxLoads)

@@ -10,9 +10,9 @@ import (
 // ErrNoData means that no part of an experiment has data.
 var ErrNoData = errors.New("no part of the experiment has data")
 
-// Without adapts the experiment to missing datasets. It replaces them with the dataset whose
-// name is in instead. If instead is "", it removes them, together with the parts that have no
-// dataset left or that need the results of a removed part. It returns the names of the removed
+// Without adapts the experiment to missing datasets. It replaces them with the dataset named by
+// instead. If instead is "", it removes the missing datasets, and the parts that have no
+// dataset left or need the results of a removed part. It returns the names of the removed
 // parts. The error is ErrNoData if no part is left.
 func (s *Spec) Without(missing []string, instead string) (removed []string, err error) {
 	// The remaining parts go into a new slice, because methods refer to the elements of s.Parts.
@@ -45,7 +45,7 @@ func (s *Spec) Without(missing []string, instead string) (removed []string, err 
 	return removed, nil
 }
 
-// Only returns the experiment with the named parts and those whose results these need.
+// Only returns the experiment with the named parts and the parts whose results they need.
 func (s *Spec) Only(names []string) (*Spec, error) {
 	wanted := map[string]bool{}
 	for _, name := range names {
@@ -80,7 +80,7 @@ func (s *Spec) Names() (names []string) {
 	return names
 }
 
-// Datasets returns the names of the datasets of all parts, each once, in order.
+// Datasets returns the names of all parts' datasets, each once, in order.
 func (s *Spec) Datasets() (names []string) {
 	for _, p := range s.Parts {
 		for _, name := range p.Datasets {

@@ -38,7 +38,7 @@ func TestWithout(t *testing.T) {
 			}
 		}
 	}
-	// Without the rates, no part remains that needs them, although its own data exists.
+	// Without the rates, parts that need them are removed, although their own data exists.
 	s := read(t, inherited, false)
 	removed, err := s.Without([]string{"a", "b"}, "")
 	if !errors.Is(err, ErrNoData) || !slices.Equal(removed, []string{"rates", "fleet", "winners"}) {

@@ -141,7 +141,7 @@ func (o *outcome) scaled(loss float64) float64 {
 	return loss
 }
 
-// spreads adds the spread of the clients' test errors, and their dependence on the
+// spreads adds the spread of the clients' test errors, and the errors' dependence on the
 // clients' loads.
 func (o *outcome) spreads(out map[string]float64) {
 	var relative, load, unit []float64
@@ -161,8 +161,8 @@ func (o *outcome) spreads(out map[string]float64) {
 	}
 }
 
-// ranges returns the interquartile range and the full range of the finite values. The
-// quartiles interpolate linearly between the two nearest values.
+// ranges returns the interquartile range and the full range of the finite values. The quartiles
+// are interpolated linearly between the two nearest values.
 func ranges(values []float64) (quartiles, full float64) {
 	finite := slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 	if len(finite) == 0 {

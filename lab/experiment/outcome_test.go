@@ -64,7 +64,7 @@ func TestRankCorrelation(t *testing.T) {
 	}
 }
 
-// TestRivals checks that only rivals count, that a failed run never wins, and that the
+// TestRivals checks that only rivals are compared, that a failed run never wins, and that the
 // comparison with a single method is correct.
 func TestRivals(t *testing.T) {
 	p := Part{Name: "p", Rivals: []string{"a", "b"}, Than: "b"}

@@ -34,8 +34,8 @@ type Paired struct {
 	Uncorrected metric.Number `json:"ratio_uncorrected,omitempty"`
 }
 
-// pairErrors compares two methods on the clients and days that both have. Days on which
-// they scored different numbers of targets do not count.
+// pairErrors compares two methods on the clients and days that both have. It ignores days on
+// which they scored different numbers of targets.
 func pairErrors(a, b []clientErrors) (Paired, error) {
 	var won, better, worse int
 	var ratios []float64
@@ -121,7 +121,6 @@ type clientErrors struct {
 	days   []run.Error
 }
 
-// readErrors reads the errors table of a run, by client.
 func readErrors(dir string) ([]clientErrors, error) {
 	rows, err := run.Read[run.Error](dir, "errors")
 	if err != nil {

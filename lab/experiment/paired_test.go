@@ -100,7 +100,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestPairInCommon checks that only clients and days that both methods scored count.
+// TestPairInCommon checks that only clients and days that both methods scored are compared.
 func TestPairInCommon(t *testing.T) {
 	one := errorsOf(1, 1, 1, 1)
 	for name, c := range map[string]struct {
@@ -114,7 +114,7 @@ func TestPairInCommon(t *testing.T) {
 		"another day before all of them": {func(e []run.Error) []run.Error { e[60].Day = "2020-12-31"; return e }, 4},
 	} {
 		other := errorsOf(2, 2, 2, 2)
-		other[7].MAE = 1000 // must not count
+		other[7].MAE = 1000 // must have no effect
 		p, err := pair(t, runOf(t, one), runOf(t, c.change(other)))
 		if name == "another day before all of them" { // this change does not affect day 7
 			if p.Clients != c.clients {

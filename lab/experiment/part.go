@@ -31,8 +31,8 @@ type Lab struct {
 }
 
 // Cost returns the cost of Run's results: a row of the part [Meta] for each part that has
-// runs, whose name is the row's method. A row has the number of runs, their gradient steps,
-// and their CPU time in seconds. Runs that failed because they diverged count as runs.
+// runs, whose name is the row's method. A row has the number of runs, their gradient steps, and
+// their CPU time in seconds. Runs that failed because they diverged are included.
 func (l *Lab) Cost() []Result { return l.costs }
 
 // spend adds the cost of a run to the row of its part. The summary of a run that failed is nil.
@@ -103,7 +103,7 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 
 // stage returns an experiment without trials for the next stage of the lab. Consecutive parts
 // that do not depend on each other's results run together as one stage. The argument before is
-// the number of rounds in earlier stages; of is the number in all stages.
+// the number of rounds in earlier stages, and of is the number in all stages.
 func (l *Lab) stage(before, of int) *Experiment {
 	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
 	if l.Progress != nil {
@@ -260,7 +260,7 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 }
 
 // choose returns, for each method of an earlier part, the point of that part's grid with the
-// lowest validation loss on the given dataset. The loss is that of the last evaluation, or the
+// lowest validation loss on the given dataset. The loss is the last evaluation's loss, or the
 // lowest of all evaluations if the earlier part keeps the best weights. If the earlier part
 // does not have this dataset, choose uses the first dataset of that part.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {

@@ -94,7 +94,7 @@ const sameTargets = 2e-6
 
 // pairPeer compares the subject with a peer of which only each client's MAE is known. A ratio
 // requires that both errors are for the same targets, so clients whose reference has different
-// errors do not count. pairPeer returns the names of these clients.
+// errors are omitted. pairPeer returns the names of these clients.
 func pairPeer(mae, reference map[string]float64, own [][]run.Client) (p *Paired, others []string) {
 	served, model := map[string]float64{}, map[string]float64{} // the subject's MAEs
 	for _, rows := range own {
@@ -112,7 +112,7 @@ func pairPeer(mae, reference map[string]float64, own [][]run.Client) (p *Paired,
 	}
 	var ratios, alone []float64
 	won := 0
-	for _, id := range slices.Sorted(maps.Keys(served)) { // the interval depends on the order
+	for _, id := range slices.Sorted(maps.Keys(served)) { // because the interval depends on the order
 		mine, theirs := served[id], mae[id]
 		ratios, alone = append(ratios, mine/theirs), append(alone, model[id]/theirs)
 		if mine < theirs {

@@ -42,8 +42,8 @@ func TestPeers(t *testing.T) {
 	if p := c.Paired; p.Low != 0.75 || p.High != 0.75 {
 		t.Errorf("the interval of one client is %g to %g", p.Low, p.High)
 	}
-	// A relative error of 0.5 with an MAE of 1 belongs to different targets than errors whose
-	// reference has an error of 4.
+	// If the reference's error is 4, an MAE of 1 with a relative error of 0.5 must belong to
+	// other targets.
 	own[1][0].RelativeMAE = 0.5001
 	if _, err := comparePeer(peers[0], reference, own); err == nil || !strings.Contains(err.Error(), "client a") {
 		t.Errorf("%v for other targets", err)

@@ -93,10 +93,10 @@ func (r Result) Diverged() int {
 // run to count as still improving.
 const lateGain = 0.001
 
-// Improving returns how many of the runs were still improving when they ended: the validation
-// loss of the last evaluation was lower than all others by more than a thousandth, or the run
-// was never evaluated. Runs that diverged do not count. Older results do not contain late_gain;
-// for them, it is enough that the last loss is the lowest.
+// Improving returns how many of the runs were still improving when they ended. Such a run did
+// not diverge. Its last validation loss was lower than all others by more than a thousandth, or
+// it was never evaluated. For older results, which do not contain late_gain, it is enough that
+// the last loss is the lowest.
 func (r Result) Improving() int {
 	n := 0
 	gains, rose, lost := r.Figures["late_gain"], r.Figures["rose"], r.Figures["diverged"]

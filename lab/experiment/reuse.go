@@ -42,7 +42,7 @@ func (e *Experiment) reuse(t Trial, dir string) (*run.Summary, error) {
 		from := filepath.Dir(path)
 		text, err := os.ReadFile(path)
 		if err != nil || !bytes.Equal(text, plan) {
-			continue // a run that cannot be read is not reused
+			continue // do not reuse a run that cannot be read
 		}
 		s, err := run.ReadSummary(from)
 		if err != nil || s.Data != t.Dataset.Fingerprint() || s.Kernel != e.Kernel.Name() {

@@ -11,9 +11,9 @@ import (
 // as near the best.
 const near = 1.05
 
-// contest adds to each result of a part the numbers of clients for which the method is the best
-// of the part's rivals, or near the best, seed by seed. A method that diverged is never the
-// best. outcomes contains the runs of each row.
+// contest adds to each result of a part, seed by seed, for how many clients the method is the
+// best of the part's rivals, or near the best. A method that diverged is never the best.
+// outcomes contains the runs of each row.
 func (p *Part) contest(rows []row, outcomes [][]*outcome) {
 	for i, r := range rows {
 		if r.Part != p.Name || len(r.trials) == 0 || !p.rival(r.Method) {
@@ -62,9 +62,9 @@ func (p *Part) rival(method string) bool {
 }
 
 // versus compares each method of a part with the method Than, seed by seed: the number of
-// clients for which the method's relative MAE is lower, and the first evaluation at which its
-// validation loss was no higher than the last one of Than, and vice versa. The round is NaN if
-// this never happened.
+// clients for which the method's relative MAE is lower, and the round of the first evaluation
+// at which its validation loss was no higher than the last one of Than, and vice versa. The
+// round is NaN if there was no such evaluation.
 func (p *Part) versus(rows []row, outcomes [][]*outcome) {
 	if p.Than == "" {
 		return

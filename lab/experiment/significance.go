@@ -19,8 +19,8 @@ type forecastErrors struct {
 // test compares the forecasts of the method in Against with those of each other method. For
 // each seed, it computes the shares of clients for which the forecasts of Against are better,
 // worse, or not significantly different. To show how often differences are due to chance alone,
-// it also compares the seeds of each method with each other: dm_chance contains the share of
-// clients with a significant difference for each pair of seeds.
+// it also compares the seeds of each method with each other. For each pair of seeds, dm_chance
+// contains the share of clients with a significant difference.
 func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"loadstar/internal/config"
 )
 
-// Spec describes an experiment. It consists of parts. Each part compares several methods
-// on the same datasets.
+// Spec describes an experiment. Each of its parts compares several methods on the same
+// datasets.
 type Spec struct {
 	Title string `yaml:"title"`
 	About string `yaml:"about"`
@@ -31,9 +31,8 @@ type Part struct {
 	// Name is the name of the part's folder. Title is its title in reports.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
-	// As is the name of an earlier part. Empty fields of this part are taken from the earlier
-	// part. The plans of both are merged, and settings of this part override those of the
-	// earlier part.
+	// As is the name of an earlier part. The earlier part provides the fields that are empty in
+	// this part. The plans of both parts are merged, and settings of this part take precedence.
 	As string `yaml:"as"`
 	// Data, if it is not empty, makes this a part that describes its datasets instead of
 	// comparing methods: correlations, loads, or volume.
@@ -61,8 +60,8 @@ type Part struct {
 	// Rivals lists the methods that compete to be the best one for a client. The default is all
 	// methods of the part.
 	Rivals []string `yaml:"rivals"`
-	// Than is the method with which every other method is compared: client by client with regard
-	// to the relative MAE, and round by round with regard to the validation loss.
+	// Than is the method with which every other method is compared: client by client by the
+	// relative MAE, and round by round by the validation loss.
 	Than string `yaml:"than"`
 	// Quick contains the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
@@ -79,7 +78,7 @@ const smallCohort = 4
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
-	// Quick contains settings that override those of the part's quick plan.
+	// Quick contains settings that override the part's quick plan.
 	Quick Fragment `yaml:"quick"`
 
 	tuned *tuned // set if the method comes from a part in Best
@@ -91,8 +90,8 @@ type tuned struct {
 	method Fragment // the method's plan in that part, without the settings of the grid
 }
 
-// Axis is a setting of a plan, such as server.lr, and its values. If the setting is a
-// section, such as client, the values are mappings, and Names has their display names.
+// Axis is a setting of a plan, such as server.lr, and its values. If the setting is a section,
+// such as client, the values are mappings, and Names contains their display names.
 type Axis struct {
 	Key    string   `yaml:"key"`
 	Values []Scalar `yaml:"values"`
@@ -131,7 +130,8 @@ type Scalar struct{ Value any }
 // UnmarshalYAML accepts any YAML value.
 func (s *Scalar) UnmarshalYAML(n *yaml.Node) error { return n.Decode(&s.Value) }
 
-// ReadSpec reads an experiment. If quick is true, it returns the quick form of the experiment.
+// ReadSpec reads an experiment. If quick is true, it returns the experiment with the changes
+// for a quick check.
 func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	var s Spec
 	if err := config.Decode(text, &s); err != nil {
@@ -415,7 +415,6 @@ func overlay(lower, upper Fragment) Fragment {
 	return out
 }
 
-// withoutNulls returns the fragment without settings that are null.
 func (f Fragment) withoutNulls() Fragment {
 	out := Fragment{}
 	for k, v := range f {

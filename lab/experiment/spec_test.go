@@ -104,7 +104,7 @@ func TestQuick(t *testing.T) {
 	if p := got["FedSGD 0.1 P1"].plan; p == nil || p.Rounds != 4 {
 		t.Errorf("method FedSGD: %+v", p)
 	}
-	// The quick form is inherited, except for its methods.
+	// The quick settings are inherited, except for the methods.
 	if got := plansOf(t, fleet, nil); len(got) != 1 || got["FedAvg 0.1 P1"].plan.Rounds != 4 {
 		t.Errorf("plans of part fleet: %v", got)
 	}
@@ -164,8 +164,8 @@ func TestSpecErrors(t *testing.T) {
 	}
 }
 
-// TestPapers checks that the experiments of all papers in the repository can be read, in their
-// full and their quick form.
+// TestPapers checks that the experiments of all papers in the repository can be read, with and
+// without the changes for quick checks.
 func TestPapers(t *testing.T) {
 	files, err := filepath.Glob("../../papers/*/experiment.yaml")
 	if err != nil || len(files) != 5 {

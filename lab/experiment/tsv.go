@@ -19,7 +19,7 @@ const Meta = "meta"
 
 const header = "part\tdataset\tmethod\tat\tmetric\tvalues"
 
-// maxLine bounds the length of a line of a table of results.
+// maxLine bounds the length of a line in a table of results.
 const maxLine = 1 << 20
 
 // WriteTSV writes results in long format: one row for each figure, with one value for each

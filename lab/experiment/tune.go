@@ -25,8 +25,8 @@ import (
 // Tuning searches a grid of settings for the plan with the lowest validation loss. It never
 // reads the test split.
 type Tuning struct {
-	// Dir stores the results of finished trainings, which are not repeated, and the state
-	// of unfinished ones.
+	// Dir is the folder with the results of finished training runs, which are not repeated, and
+	// the state of unfinished ones.
 	Dir string
 	// Plan is the text of the plan to improve. It is scored too, with all its rounds.
 	Plan     []byte
@@ -39,8 +39,8 @@ type Tuning struct {
 	// Budget is the CPU time of the search, or 0. If the whole grid is more expensive,
 	// plans are first compared after fewer rounds, and only the best third continues.
 	Budget time.Duration
-	// Progress, if not nil, is called with the number of finished trainings and the number of
-	// all trainings of a stage.
+	// Progress, if not nil, is called with the numbers of finished and of all training runs in
+	// a stage.
 	Progress func(stage, done, of int)
 }
 
@@ -71,7 +71,7 @@ type Candidate struct {
 	Rounds int      `json:"rounds"` // rounds of that stage
 	// Loss is the mean loss over clients. It is infinite if training diverged.
 	Loss metric.Number `json:"loss"`
-	// Change is the loss relative to the unchanged plan's, minus 1, or NaN before the last
+	// Change is the loss divided by the unchanged plan's loss, minus 1, or NaN before the last
 	// stage. Lower is the share of clients whose loss is lower than with the unchanged plan.
 	Change metric.Number `json:"change"`
 	Lower  metric.Number `json:"clients_lower"`
@@ -311,7 +311,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Second)
 }
 
-// stage trains candidates for the number of rounds of a stage, adds their scores, and sorts all
+// stage trains candidates for a stage's number of rounds, adds their scores, and sorts all
 // except the given plan by loss.
 func (t *Tuning) stage(ctx context.Context, results *trials, of []Candidate, stage, early int) error {
 	type job struct{ candidate, seed int }

@@ -99,7 +99,7 @@ func TestTune(t *testing.T) {
 		t.Errorf("%d finished trainings left their state", len(left))
 	}
 
-	// A search that is interrupted after each training yields the same results.
+	// A search that is interrupted after each training run yields the same results.
 	dir = t.TempDir()
 	var (
 		stops int
@@ -143,7 +143,7 @@ func TestTuneBudget(t *testing.T) {
 	}
 	given, rest := all[0], all[1:]
 	given.CPU = 60
-	// An average plan costs as much as the given one, because it has 3 steps too.
+	// An average plan costs as much as the given one, because it has 3 steps, too.
 	for _, c := range []struct {
 		budget time.Duration
 		early  int

@@ -21,7 +21,7 @@ import (
 	"loadstar/metric"
 )
 
-// trialResult contains the validation scores of one training, by client.
+// trialResult contains the validation scores of one training run, by client.
 type trialResult struct {
 	Loss     []metric.Number `json:"loss"`
 	Relative []metric.Number `json:"relative_mae"`
@@ -80,7 +80,7 @@ func (t *Tuning) trial(ctx context.Context, results *trials, p *fed.Plan) (trial
 	return r, os.RemoveAll(c.Dir)
 }
 
-// trials contains the results of finished trainings, in a file.
+// trials contains the results of finished training runs, in a file.
 type trials struct {
 	path string
 	mu   sync.Mutex

@@ -48,8 +48,8 @@ func TestVolume(t *testing.T) {
 	}
 }
 
-// TestVolumeCompresses checks that the gzip size is that of the smallest of the texts. Equal
-// loads take hardly any bytes, although each line has a different time.
+// TestVolumeCompresses checks that the gzip size is the size of the smallest text. Equal loads
+// take hardly any space, although each line has a different time.
 func TestVolumeCompresses(t *testing.T) {
 	d, err := series.NewDataset(series.Dataset{Name: "one", Interval: time.Hour, Clock: time.UTC}, []series.Meter{{ID: "a", Load: make([]float32, 5000)}})
 	if err != nil {

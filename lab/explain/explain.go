@@ -48,7 +48,7 @@ type Explanation struct {
 
 	Data *Data `json:"data,omitempty"`
 
-	Alone bool `json:"alone"` // whether clients send nothing
+	Alone bool `json:"alone"` // clients send nothing
 	// Turns is the total number of updates in all rounds. It is an upper bound if a round may
 	// close early.
 	Turns      int64 `json:"turns,omitempty"`
@@ -171,8 +171,7 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 	return e, err
 }
 
-// explain returns the predictions for a plan and a fleet. data is nil if the fleet is not
-// known.
+// explain returns the predictions for a plan and a fleet. data is nil if the fleet is unknown.
 func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	e := &Explanation{Data: data}
 	fleet := e.deal(p)
@@ -220,7 +219,7 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	return e, nil
 }
 
-// deal divides the fleet into clients that train, clients whose data is on the server and
+// deal divides the fleet into clients that train, clients whose data is on the server, and
 // held-out clients. It returns the number of clients that train, or 0 if the fleet is not
 // known.
 func (e *Explanation) deal(p *fed.Plan) int {

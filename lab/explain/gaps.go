@@ -14,7 +14,7 @@ import (
 // readings. A forecast is due every 6 hours in the period that a meter's readings cover. It is
 // lost if too many inputs of the model are missing.
 type Losses struct {
-	// Examples and Forecasts are the numbers that there would be without gaps.
+	// Examples and Forecasts are the numbers without gaps.
 	Examples      int64 `json:"examples"`
 	LostExamples  int64 `json:"lost_examples"`
 	Forecasts     int64 `json:"forecasts"`

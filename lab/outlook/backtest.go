@@ -68,10 +68,10 @@ type Scores struct {
 	// is the share of clients for which it is 75 to 85 %.
 	Coverage float64 `json:"coverage"`
 	Within   float64 `json:"within_75_to_85"`
-	// Energy and Peak score a day's energy and its highest step, as medians over clients. Sum is
+	// Energy scores a day's energy and Peak its highest step, as medians over clients. Sum is
 	// the score of the sum of all clients by step, in the period in which all are scored. All
-	// three are scored on the issues made at midnight, for the next 24 hours, and are nil if
-	// nothing can be scored.
+	// three score the issues made at midnight, for the next 24 hours, and are nil if nothing can
+	// be scored.
 	Energy *SumScore `json:"energy,omitempty"`
 	Sum    *SumScore `json:"sum,omitempty"`
 	Peak   *SumScore `json:"peak,omitempty"`
@@ -112,7 +112,7 @@ type ClientScore struct {
 // WeatherError describes the difference between the weather that forecasts use and the
 // measured weather.
 type WeatherError struct {
-	// Degrees is the standard deviation of the error of the temperature 24 hours ahead. An hour
+	// Degrees is the standard deviation of the temperature's error 24 hours ahead. An hour
 	// ahead, the standard deviation is half as large. Errors of successive hours have a
 	// correlation of 0.95.
 	Degrees float64 `json:"degrees,omitempty"`
@@ -209,8 +209,8 @@ func (s *Scorer) First() (first int64) {
 }
 
 // Add scores a forecast of P10, P50 and P90. recorded means that all clients record the
-// forecast. Of the other forecasts, only those at midnight count. The forecasts of a meter must
-// be added in ascending order of their cutoffs. Forecasts of different meters may be added
+// forecast. Of the other forecasts, only those at midnight are scored. The forecasts of a meter
+// must be added in ascending order of their cutoffs. Forecasts of different meters may be added
 // concurrently.
 func (s *Scorer) Add(f issue.Forecast, recorded bool) {
 	at, ok := slices.BinarySearchFunc(s.all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
@@ -257,9 +257,9 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	return s.Scores()
 }
 
-// Issue replays the issues and calls do with each of them, and with the issues at other cutoffs
-// for which also returns true. It calls do concurrently for different meters, and in ascending
-// order of cutoffs for each meter.
+// Issue replays the recorded issues, and the issues at other cutoffs for which also returns
+// true. It calls do with each issue, concurrently for different meters, and in ascending order
+// of cutoffs for each meter.
 func (b Backtest) Issue(ctx context.Context, also func(cutoff int64) bool, do func(issue.Forecast)) error {
 	s, err := b.Scorer()
 	if err != nil {
@@ -289,8 +289,8 @@ func (s *Scorer) replay(ctx context.Context, also func(cutoff int64) bool, do fu
 	return g.Wait()
 }
 
-// client scores a meter up to the end of its readings. The score has no rows if the meter did
-// not take part in the run.
+// client scores a meter up to the end of its readings. The score has no rows if the run did not
+// include the meter.
 func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Replay, end int64) error {
 	d := b.Dataset
 	client, _, isNew, err := b.Model.client(ctx, c.number, end, 0)
@@ -343,7 +343,7 @@ func (c *ClientScore) add(f issue.Forecast, seconds int64) {
 	}
 }
 
-// forecasts returns the number of rows that have a forecast, and so an error.
+// forecasts returns the number of rows that have a forecast, and therefore an error.
 func (c *ClientScore) forecasts() int { return c.Rows - c.sources[issue.None] }
 
 // finish computes the scores from the sums.

@@ -26,9 +26,9 @@ type Model struct {
 	// version is the version of the shared weights, or empty.
 	version string
 	data    *series.Dataset
-	// trained is the problem of the run, if the folder lacks the scaling of its clients and the
-	// data is that of the run; otherwise it is nil. fleet contains the ranges of all its meters,
-	// if the plan scales all meters in the same way.
+	// trained is the problem of the run, if the folder lacks its clients' scaling and the data
+	// is the run's data. Otherwise it is nil. fleet contains the ranges of all meters in the
+	// run, if the plan scales them in the same way.
 	trained *recipe.Problem
 	fleet   series.Ranges
 
@@ -88,7 +88,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 }
 
 // sameData returns an error if the folder lacks the scaling of the clients' inputs, as in older
-// versions, and the data is not that of the run.
+// versions, and the data is not the run's data.
 func sameData(dir string, d *series.Dataset) error {
 	if _, err := os.Stat(filepath.Join(dir, serve.ScalingName)); err == nil {
 		return nil
@@ -142,9 +142,9 @@ func (m *Model) Reach() int {
 	return p.Horizon.Steps() + p.Targets.Steps() - 1
 }
 
-// client returns the model's client for meter i, or nil and a reason if the model cannot
-// be used for the meter. New means that the meter did not take part in the run, so its
-// weights or its scaling depend on its readings before the cutoff.
+// client returns the model's client for meter i, or nil and a reason if the model cannot be
+// used for the meter. New means that the run did not include the meter, so the meter's weights
+// or scaling depend on its readings before the cutoff.
 func (m *Model) client(ctx context.Context, i int, cutoff int64, fitSteps int) (c *serve.Client, reason issue.Reason, isNew bool, err error) {
 	meter := m.data.Meter(i)
 	own, err := m.folder.Client(meter.ID)
@@ -176,7 +176,7 @@ func (m *Model) client(ctx context.Context, i int, cutoff int64, fitSteps int) (
 }
 
 // fit fits personal layers to meter i. It returns nil if there are too few readings, or if
-// fitting did not improve the forecasts of the held-back readings.
+// fitting did not improve the forecasts of readings that were held back.
 func (m *Model) fit(ctx context.Context, i int, cutoff int64, steps int) (*serve.Client, error) {
 	m.mu.Lock()
 	f, ok := m.fitted[i]

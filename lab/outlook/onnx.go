@@ -13,10 +13,9 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// ExportONNX writes the models of a run's clients, with their scaling, as ONNX. It writes
-// one client's model to a file, or all clients' models to a folder if client is empty. It
-// returns the number of files. The models forecast kW from the inputs that [Inputs]
-// collects.
+// ExportONNX writes the models of a run's clients, with their scaling, as ONNX. It writes one
+// client's model to a file or, if client is empty, all clients' models to a folder. It returns
+// the number of files. The models forecast kW from the inputs that [Inputs] collects.
 func ExportONNX(run, client, to string, k *kernel.Set) (int, error) {
 	f, err := serve.Open(run, nil, k)
 	if err != nil {

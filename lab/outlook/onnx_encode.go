@@ -14,7 +14,7 @@ import (
 
 // ONNXOutput describes the conversion of a network's outputs.
 type ONNXOutput struct {
-	// Levels is the number of outputs per target. They are sorted, like the quantiles of a
+	// Levels is the number of outputs per target. The model sorts them, like the quantiles of a
 	// forecast.
 	Levels int
 	// Anchor is the position of the input that is added to every output, or -1.
@@ -63,7 +63,7 @@ func encodeONNX(net *nn.Net, w []float32, out ONNXOutput, metadata map[string]st
 type graph struct {
 	net          *nn.Net
 	w            []float32
-	at           map[string]string // values by the name of the block that computes them
+	at           map[string]string // values, by the name of the block that computes them
 	last         string            // the value of the previous block
 	nodes        []byte
 	initializers []byte

@@ -1,9 +1,9 @@
 // Package outlook forecasts the next hours and days of every meter of a dataset with a trained
 // model, and scores the same forecasts on past readings.
 //
-// An agent would issue the same forecasts with the same readings. [Run] reads the readings
-// before a cutoff, replays earlier issues to bring the client's state to the cutoff, and
-// issues one forecast for each meter.
+// With the same readings, an agent would issue the same forecasts. [Run] reads the readings
+// before a cutoff, replays earlier issues to bring the client's state to the cutoff, and issues
+// one forecast for each meter.
 package outlook
 
 import (
@@ -37,8 +37,8 @@ type Config struct {
 	// Clients are the meters to forecast; nil means all.
 	Clients []string
 	// Calibrate is the length of the period that is replayed to determine intervals and the
-	// blend. If it is 0, forecasts continue from the states in the model's folder, or 63 days
-	// are replayed.
+	// blend. If it is 0, forecasts continue from the states in the model's folder. Without a
+	// state, 63 days are replayed.
 	Calibrate time.Duration
 	// FitSteps is the number of training steps for fitting personal layers to meters that have
 	// none; 0 means that such meters do not use the model.

@@ -12,7 +12,7 @@ import (
 )
 
 // heldDays is the number of days before the cutoff that are not used to fit personal layers.
-// Only they can show the quality of the fitted layers.
+// Only such days can show the quality of the fitted layers.
 const heldDays = 14
 
 const daySeconds = 86400
@@ -186,7 +186,6 @@ func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.S
 	return s, nil
 }
 
-// frame returns the frame of a cutoff.
 func (p *producer) frame(cutoff int64) (*frame, error) {
 	p.mu.Lock()
 	f := p.frames[cutoff]

@@ -187,8 +187,8 @@ func TestBacktest(t *testing.T) {
 			t.Errorf("%s: %+v", name, x)
 		}
 	}
-	// Last week's loads are the reference, so as a rival they have the same errors as the
-	// reference. At least some of their peaks must be within an hour of the actual ones.
+	// As a rival, last week's loads have the same errors as the reference, which they are. At
+	// least some of their peaks must be within an hour of the actual peaks.
 	week := func(client string, cutoff int64) []float64 {
 		for _, c := range s.Clients {
 			if c.ID == client {
@@ -278,7 +278,8 @@ func TestWeatherError(t *testing.T) {
 		}
 		maes = append(maes, s.MAE)
 	}
-	// If the weather is changed, every cutoff has its own frame. This alone must have no effect.
+	// If the weather is changed, every cutoff has its own frame. Separate frames alone must
+	// have no effect.
 	if math.Abs(maes[1]/maes[0]-1) > 1e-6 || maes[2] == maes[1] || maes[3] == maes[1] {
 		t.Errorf("errors %v", maes)
 	}

@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// TestRowsWithoutForecast checks that steps without a forecast lower neither the error nor the
+// TestRowsWithoutForecast checks that steps without a forecast do not lower the error or the
 // coverage.
 func TestRowsWithoutForecast(t *testing.T) {
 	d, err := series.NewDataset(series.Dataset{Name: "one", Interval: time.Hour, Clock: time.UTC}, []series.Meter{{ID: "a", Load: make([]float32, 24*21)}})

@@ -22,8 +22,8 @@ type Summary struct {
 	Model     string `json:"model"`
 	Version   string `json:"version,omitempty"`
 	Meters    int    `json:"meters"`
-	// Fitted is the number of meters to which personal layers were fitted or whose scaling
-	// was computed, because they did not take part in the run.
+	// Fitted is the number of meters to which personal layers were fitted or whose scaling was
+	// computed, because the run did not include them.
 	Fitted int `json:"fitted"`
 	// From and To are the earliest and the latest cutoff.
 	From time.Time `json:"from"`
@@ -42,7 +42,7 @@ type Summary struct {
 	// Weather is the cost of missing weather after the cutoff for a model that was trained
 	// with weather.
 	Weather *WeatherCost `json:"weather,omitempty"`
-	// Sum is the sum of the means of the meters, over the steps for which the most meters have a
+	// Sum is the sum of the meters' means, over the steps for which the most meters have a
 	// forecast.
 	Sum *Sum `json:"sum,omitempty"`
 
@@ -51,7 +51,7 @@ type Summary struct {
 	sums  map[int64]sumAt
 	bySrc map[issue.Source]int
 	byWhy map[issue.Reason]int
-	cold  map[issue.Reason]int // rows whose model works without weather
+	cold  map[issue.Reason]int // rows whose model works without the missing weather
 }
 
 // Count is a number of rows.
@@ -61,8 +61,8 @@ type Count struct {
 	Share float64 `json:"share"`
 }
 
-// WeatherCost is a finding about rows whose model lacks weather. If there are several
-// reasons, the most frequent one counts.
+// WeatherCost is a finding about rows whose model lacks weather. If there are several reasons,
+// it describes the most frequent one.
 type WeatherCost struct {
 	Reason  issue.Reason `json:"reason"`
 	Rows    int          `json:"rows"`
@@ -188,8 +188,8 @@ func (s *Summary) finish() {
 	}
 }
 
-// Values returns the number of rows that have a forecast, and the number of rows, with or
-// without a forecast, that do not come from the model.
+// Values returns the number of rows that have a forecast, and the number of rows that do not
+// come from the model, with or without a forecast.
 func (s *Summary) Values() (rows, fallbacks int) {
 	rows = s.Rows - s.bySrc[issue.None]
 	return rows, s.Rows - s.bySrc[s.asked]

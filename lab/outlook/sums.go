@@ -21,9 +21,8 @@ type SumScore struct {
 	MAE         float64 `json:"mae"`
 	RelativeMAE float64 `json:"relative_mae"`
 	Bias        float64 `json:"bias"`
-	Coverage    float64 `json:"coverage"` // share between P10 and P90, or 0 without them
-	// RelativeMean is the mean over clients of the relative MAE; RelativeMAE is the median over
-	// clients.
+	Coverage    float64 `json:"coverage"` // share between P10 and P90, or 0 without these quantiles
+	// RelativeMean is the mean of the relative MAE over clients, and RelativeMAE is the median.
 	RelativeMean float64 `json:"relative_mae_mean"`
 	// Above is the share of actual values above P90.
 	Above float64 `json:"above_p90"`
@@ -102,8 +101,8 @@ func (e *errorSums) score() *SumScore {
 	}
 }
 
-// medianScore returns the medians over clients. Shares of days are means, because with few
-// days each client's share is coarse.
+// medianScore returns the medians over clients. Shares of days are means, because a client's
+// share of only a few days is coarse.
 func medianScore(all []*ClientScore, of func(*ClientScore) *SumScore) *SumScore {
 	var mae, relative, bias []float64
 	out := &SumScore{}
@@ -191,8 +190,8 @@ func (c *ClientScore) addDay(f issue.Forecast, d *series.Dataset) {
 // Rival is another forecaster of the daily values and sums that a run forecasts.
 type Rival struct {
 	// Day returns the energy and the highest load of a client's 24 hours after a cutoff, in kWh
-	// and kW, and the step of the highest load. Without a forecast, an energy or a load is NaN,
-	// and the step is negative.
+	// and kW, and the step of the highest load. Without a forecast, the energy and the load are
+	// NaN, and the step is negative.
 	Day func(client string, cutoff int64) (energy, peak float64, at int)
 	// Sum returns the sums of all clients in the steps after a cutoff, in kW.
 	Sum func(cutoff int64) []float64
@@ -246,7 +245,7 @@ func sumDay(all []*ClientScore, cutoff int64, d *series.Dataset) (loads, week []
 	return loads, week
 }
 
-// hour counts a forecast of the step of a peak if it is correct or at most an hour off.
+// hour counts a forecast of a peak's step if the step is correct, or at most an hour off.
 func (e *errorSums) hour(at, forecast int, d *series.Dataset) {
 	apart := time.Duration(max(at-forecast, forecast-at)) * d.Interval
 	if apart == 0 {

@@ -48,8 +48,8 @@ type About struct {
 const Stdout = "-"
 
 // Create creates a file of forecasts in the format of its extension: .csv, .parquet or .json.
-// [Stdout] stands for CSV on the given writer. The file gets its name only when it is closed,
-// so no reader sees an unfinished file.
+// [Stdout] means CSV on the given writer. The file gets its name when it is closed, so no
+// reader sees an unfinished file.
 func Create(path string, stdout io.Writer, a About) (Writer, error) {
 	if a.Levels == nil {
 		a.Levels = []float64{0.1, 0.5, 0.9}

@@ -56,7 +56,7 @@ func (c BoxChart) figure() figure {
 			}
 		}
 		t.Rows = append(t.Rows, append(cells, short(b.Mean)))
-		if b.Quantiles[4] > 0 { // others have no place on a logarithmic axis
+		if b.Quantiles[4] > 0 { // other boxes have no place on a logarithmic axis
 			if len(rows) == 0 {
 				top = short(b.Quantiles[2])
 			}
@@ -68,7 +68,7 @@ func (c BoxChart) figure() figure {
 	if len(rows) == 0 {
 		lo, hi = 1, 1
 	}
-	// A building whose load is nearly zero at times must not compress the other boxes.
+	// A building whose load is sometimes nearly zero must not compress the other boxes.
 	lo = max(lo, hi/1e6)
 	beyond := 0
 	for _, b := range boxes {

@@ -33,8 +33,8 @@ type message struct {
 	SessionID string          `json:"sessionId,omitempty"`
 }
 
-// openBrowser starts Chromium. If Chromium is not installed, it skips the test, except in
-// CI, where the test fails.
+// openBrowser starts Chromium. If Chromium is not installed, it skips the test or, in CI,
+// fails.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	if testing.Short() {
@@ -61,7 +61,7 @@ func openBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The sandbox needs privileges that containers seldom have. The page under test is trusted.
+	// The sandbox needs privileges that containers rarely have. The page under test is trusted.
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")

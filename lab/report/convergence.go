@@ -25,7 +25,7 @@ const (
 	mostPanels   = 4
 )
 
-// shownLines returns the lines that a chart shows: the first shownMethods, which have the
+// shownLines returns the lines that a chart shows: the first shownMethods lines, which have the
 // lowest errors. More lines would be hard to distinguish.
 func shownLines(all []line) []line { return all[:min(len(all), shownMethods)] }
 
@@ -122,8 +122,8 @@ func (m *method) rounds() []int {
 }
 
 // differentRounds reports whether the methods' numbers of rounds differ too much for a
-// common axis. Asynchronous methods have many more rounds than synchronous ones, because
-// each of their merges has only one update.
+// common axis. Asynchronous methods have many more rounds than synchronous ones, because they
+// merge only one update at a time.
 func (s *dataset) differentRounds() bool {
 	least, most := math.MaxInt, 0
 	for _, m := range s.trained() {

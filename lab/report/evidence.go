@@ -255,8 +255,8 @@ func (s *dataset) coverageByHour() (figure, bool) {
 	}, true
 }
 
-// traffic returns a table of what clients receive and send. A comparison of methods has a
-// chart with the same numbers.
+// traffic returns a table of what clients receive and send. In a comparison of methods, a chart
+// shows the same numbers.
 func (s *dataset) traffic() []Table {
 	all := s.trained()
 	if len(all) != 1 || all[0].runs[0].summary == nil {

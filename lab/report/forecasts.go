@@ -12,8 +12,8 @@ import (
 	"loadstar/series"
 )
 
-// fanValues is the maximum number of values in the charts of one page; that many take about 2
-// MB. fanDays is the shortest part of the test period that the charts show.
+// fanValues is the maximum number of values in the charts of one page, which take about 2 MB.
+// fanDays is the shortest part of the test period that the charts show.
 const (
 	fanValues = 400000
 	fanDays   = 14
@@ -66,9 +66,9 @@ func (l level) MarshalJSON() ([]byte, error) {
 	return append(to, ']'), nil
 }
 
-// forecasts returns a chart of load and forecasts: first those of the median, the best and the
-// worst client, and those of other clients on request. share is the part of the page's values
-// that the chart may embed.
+// forecasts returns a chart of load and forecasts: first for the median, the best and the worst
+// client, and on request for other clients. share is the part of the page's values that the
+// chart may embed.
 func (s *dataset) forecasts(share float64) (figure, bool) {
 	first := s.drawnRun()
 	if first == nil {
@@ -164,8 +164,8 @@ func some(values []float64) bool {
 	return slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) })
 }
 
-// drawnRun returns the run whose clients the chart shows: of the best method that has curves,
-// the first run with curves.
+// drawnRun returns the run whose clients the chart shows: the first run with curves of the best
+// method that has curves.
 func (s *dataset) drawnRun() *Run {
 	for _, m := range s.drawnMethods() {
 		return m.runs[0]
@@ -228,9 +228,9 @@ func (c *baseCurve) on(x excerpt, far bool) []float64 {
 }
 
 // pick returns the excerpts to embed and their roles: the median, the best and the worst
-// client, then evenly spaced others by error. The number of values limits first the number of
-// clients, and then the part of the test period. perStep is the number of values of each step
-// of a client.
+// client, then other clients, evenly spaced by error. If there are too many values, it first
+// reduces the number of clients, and then the part of the test period. perStep is the number of
+// values of each step of a client.
 func (s *dataset) pick(r *Run, values, perStep int) (to []excerpt, roles []string, steps int) {
 	byName := map[string]excerpt{}
 	for _, x := range r.excerpts {
@@ -327,8 +327,8 @@ func (r *Run) excerptOf(client string) excerpt {
 	return r.excerpts[i]
 }
 
-// aligned returns values of the forecasts in of that have the given lead time, at the times of
-// onto; both are excerpts. Times without a forecast are NaN.
+// aligned returns values of the excerpt of at the times of the excerpt onto, for forecasts with
+// the given lead time. They are NaN at times without a forecast.
 func aligned(onto, of excerpt, steps int, values func(lead) []float64) []float64 {
 	to := make([]float64, len(onto.actual))
 	for i := range to {
@@ -390,7 +390,7 @@ func (s *dataset) everybody(r *Run) (all map[string]any, others int) {
 	return map[string]any{"names": names, "nmae": nmae, "relative": relative, "reference": s.referenceName()}, len(r.Clients) - len(names)
 }
 
-// shownClients returns a table of the scores of the first clients of the chart.
+// shownClients returns a table of scores for the chart's first clients.
 func (s *dataset) shownClients(r *Run, picked []excerpt, roles []string) Table {
 	t := Table{
 		Title: "Scores of these clients", Note: "On the whole test split, for all leads. The relative MAE refers to " + s.referenceName() + ".",

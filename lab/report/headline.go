@@ -10,7 +10,7 @@ import (
 	"loadstar/metric"
 )
 
-// headline is the first screen's text about a dataset. It gives the errors and compares
+// headline is the first screen's text about a dataset. The text states the errors, and compares
 // them with the reference and with the strongest baseline.
 type headline struct {
 	Verdict string // short text
@@ -182,8 +182,9 @@ func (m *method) scored() int {
 	return n
 }
 
-// correction returns a note that the method's forecasts are corrected by their latest errors
-// and the baseline's are not. It is empty if the method's forecasts are not corrected.
+// correction returns a note that the method's forecasts are corrected by their latest errors,
+// but the baseline's forecasts are not. The note is empty if the method's forecasts are not
+// corrected.
 func (m *method) correction(baseline string) string {
 	if m.runs[0].settings["evaluate.correct"] != "true" {
 		return ""
@@ -205,7 +206,7 @@ func (m *method) correction(baseline string) string {
 	return text + "."
 }
 
-// verdict describes the method's comparison in a few words.
+// verdict describes the comparison of the best method in a few words.
 func (s *dataset) verdict(reference, baseline comparison, b *method) (text, class string) {
 	better := func(c comparison) bool { return c.ratio < 1 && percentOf(c.ratio-1) != "0" }
 	worse := func(c comparison) bool { return c.ratio > 1 && percentOf(c.ratio-1) != "0" }

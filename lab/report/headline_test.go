@@ -162,8 +162,8 @@ func TestOnePage(t *testing.T) {
 	}
 }
 
-// TestCurves checks that the load is still shown where only the forecast is missing, and
-// that the clock is that of the dataset.
+// TestCurves checks that the load is still shown where only the forecast is missing, and that
+// the chart uses the dataset's clock.
 func TestCurves(t *testing.T) {
 	r := besideRun(0.6, 0.8)
 	start := time.Date(2021, 3, 20, 0, 0, 0, 0, time.UTC) // the clock changes on 28 March

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// axe checks the page against WCAG 2.1 AA with axe-core, if web/report has it installed
-// (npm ci). It is not part of the page.
+// axe checks the page against WCAG 2.1 AA with axe-core, if it is installed in web/report (npm
+// ci). The page does not contain axe-core.
 func (b *browser) axe(t *testing.T, at string) {
 	t.Helper()
 	code, err := os.ReadFile(filepath.FromSlash("../../web/report/node_modules/axe-core/axe.min.js"))

@@ -26,7 +26,7 @@ type dataset struct {
 // method contains the runs of one plan with different seeds, or the scores of a baseline.
 type method struct {
 	name     string
-	look     int // index of colour and symbol, the same for all datasets; -1 for baselines
+	look     int // index of colour and symbol in all datasets; -1 for baselines
 	baseline bool
 	runs     []*Run
 	scores   []Baseline // only set for baselines
@@ -57,8 +57,8 @@ func divergence(methods []*method) string {
 }
 
 // groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored, even if
-// their plans differ in their names. The baselines in the folder of a run are added to
-// those of its dataset.
+// their plans differ in their names. The baselines in a run's folder are added to the dataset's
+// baselines.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}
@@ -169,9 +169,9 @@ func (r *Run) signature(without ...string) string {
 	return b.String()
 }
 
-// differing returns the settings in which plans differ, except for name, seed and data. If
-// a plan lacks a whole section, this does not count as a difference, because its algorithm
-// determines which sections it has.
+// differing returns the settings in which plans differ, except for name, seed and data. A
+// missing section is not a difference, because a plan's algorithm determines which sections the
+// plan has.
 func differing(plans []map[string]string) []string {
 	keys := map[string]bool{}
 	sections := make([]map[string]bool, len(plans))
@@ -203,7 +203,7 @@ func differing(plans []map[string]string) []string {
 	return to
 }
 
-// disambiguate distinguishes methods with the same name: it appends the settings in which they
+// disambiguate distinguishes methods with the same name by appending the settings in which they
 // differ to their names.
 func (s *dataset) disambiguate() {
 	same := map[string][]*method{}

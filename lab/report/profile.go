@@ -123,8 +123,7 @@ func (s *dataset) profile(by string, name func(int) string) (figure, bool) {
 	}
 	d := map[string]any{"x": xs, "at": at, "series": shown, "yLabel": "↑ NMAE, % of mean load", "zero": true}
 	f.data, f.Caption = d, note
-	// A method that diverged for a few clients must not compress the lines of other
-	// methods.
+	// A method that diverged for a few clients must not compress the other methods' lines.
 	if top := 4 * lowest; greatest > top {
 		d["range"] = []num{num(min(least, lowest/2)), num(top)}
 		f.Caption += " Values beyond the axis are in the table."

@@ -1,6 +1,6 @@
 // Package report generates a self-contained HTML report from runs, with tables and charts, in a
 // light and a dark theme, for screens, phones and print. The page needs no network. The tables
-// contain all results. JavaScript draws the charts from data in the page.
+// contain all results, and JavaScript draws charts from data in the page.
 //
 // The output depends only on the input folders. Tables and charts that use synthetic data
 // are labelled.
@@ -68,8 +68,8 @@ type Claim struct {
 	Figures string // evidence for the verdict
 }
 
-// Table is a table of text. The first column contains row headers. Columns that contain
-// only numbers are right-aligned.
+// Table contains text. The first column contains row headers. Columns that contain only numbers
+// are right-aligned.
 type Table struct {
 	Title, Note string
 	Columns     []string
@@ -138,7 +138,7 @@ type figure struct {
 	ID, Kind, Title, Caption string
 	Alt                      string // text alternative of the chart
 	Generated                bool   // whether it uses synthetic data
-	Marked                   bool   // whether its own title is marked because its section is not
+	Marked                   bool   // the figure's own title is marked, because the section's title is not
 	Layout                   string // "wide": tables below the chart; "narrow": small tables beside it
 	Tables                   []Table
 

@@ -369,8 +369,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestHeldOut checks that a client's error is the mean over the seeds that scored it, if
-// each seed holds out different clients.
+// TestHeldOut checks that a client's error is the mean over the seeds that scored it, if seeds
+// hold out different clients.
 func TestHeldOut(t *testing.T) {
 	score := func(name string, relative float64) run.Client { return run.Client{Client: name, RelativeMAE: relative} }
 	m := method{runs: []*Run{

@@ -24,9 +24,9 @@ type Course struct {
 	// 100 rounds, or of the last tenth if the run has fewer than 1,000 rounds.
 	TrainFirst metric.Number `json:"train_loss_first"`
 	TrainLast  metric.Number `json:"train_loss_last"`
-	// Lowest is the lowest validation loss of all evaluations, Last is that of the last
-	// evaluation, and Late is the mean over the evaluations in the rounds that TrainLast covers.
-	// The validation loss is the mean over clients.
+	// Lowest is the lowest validation loss of all evaluations. Last is the loss of the last
+	// evaluation, and Late is the mean loss of the evaluations in the rounds that TrainLast
+	// covers. A validation loss is a mean over clients.
 	Lowest metric.Number `json:"validation_loss_lowest"`
 	Last   metric.Number `json:"validation_loss_last"`
 	Late   metric.Number `json:"validation_loss_late"`
@@ -55,7 +55,7 @@ func ReadCourse(dir string) (Course, error) {
 // Loss is the validation loss of one evaluation.
 type Loss struct {
 	Round int
-	Loss  float64 // mean over clients; not finite if that of any client is not
+	Loss  float64 // mean over clients; not finite if the loss of any client is not
 }
 
 // Losses returns the validation loss of each evaluation.
@@ -72,8 +72,8 @@ func Losses(rows []Evaluation) (all []Loss) {
 	return all
 }
 
-// Lowest returns the index of the lowest loss, or of the first if there are several. It ignores
-// NaNs; if all losses are NaN, it returns 0.
+// Lowest returns the index of the lowest loss, or of the first of several equal ones. It
+// ignores NaNs. If all losses are NaN, it returns 0.
 func Lowest(losses []Loss) int {
 	at := 0
 	for i, l := range losses {

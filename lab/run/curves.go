@@ -12,7 +12,7 @@ import (
 
 // Peak is a row of the peaks table. It contains the bias of a client's test forecasts, and
 // their errors at the highest load of each day on the dataset's clock. Loads and errors are in
-// kW. Days with less than three quarters of their readings do not count.
+// kW. Days with less than three quarters of their readings are omitted.
 type Peak struct {
 	Client string `parquet:"unique_id,dict"`
 	// Bias is the mean of forecast minus load. It is positive if forecasts are too high.
@@ -23,9 +23,9 @@ type Peak struct {
 	PeakBias float64 `parquet:"peak_bias"`
 }
 
-// Use is a row of the uses table: the score of forecasts for a common use. They are issued at
-// midnight for the next 24 hours. The quantity is the energy of a day, the sum of all clients
-// by step, or the highest step of a day. Energies and peaks are medians over clients.
+// Use is a row of the uses table: the score of forecasts for a common use. The forecasts are
+// issued at midnight for the next 24 hours. The quantity is the energy of a day, the sum of all
+// clients by step, or the highest step of a day. Energies and peaks are medians over clients.
 type Use struct {
 	Dataset      string  `parquet:"dataset,dict"`
 	Quantity     string  `parquet:"quantity,dict"` // energy, sum or peak
@@ -69,7 +69,7 @@ type Curve struct {
 	FarHigh  float64   `parquet:"far_P90"`
 }
 
-// BaselineProfile is a row of the table of a baseline's errors by hour and by step.
+// BaselineProfile is a row in the table of a baseline's errors by hour and by step.
 type BaselineProfile struct {
 	Method  string  `parquet:"method,dict"`
 	By      string  `parquet:"by,dict"`
@@ -78,7 +78,7 @@ type BaselineProfile struct {
 	NMAE    float64 `parquet:"nmae"`
 }
 
-// BaselineCurve is a row of the table of a baseline's forecasts for the clients of the curves
+// BaselineCurve is a row in the table of a baseline's forecasts for the clients in the curves
 // table.
 type BaselineCurve struct {
 	Method string    `parquet:"method,dict"`
@@ -112,8 +112,8 @@ func ReadBeside(dir string) (b Beside, err error) {
 	return b, err
 }
 
-// Write writes the tables into the folder of a run. The scores are written last, because
-// ReadBeside takes them as a sign that the tables are complete.
+// Write writes the tables into the folder of a run. The scores are written last, because they
+// tell ReadBeside that the tables are complete.
 func (b Beside) Write(dir string) error {
 	at := besideDir(dir)
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -146,8 +146,8 @@ func Rounded(v float64) float64 {
 type Leads struct{ Targets, Stride int }
 
 // Near and Far report whether the curve of the shortest or the longest leads includes the
-// forecast of the given step, counted from 1. The number of steps shown of each forecast is the
-// number of steps between two forecasts, so that there are no gaps.
+// forecast of the given step, counted from 1. Each curve shows as many steps of a forecast as
+// there are steps between two forecasts, so that there are no gaps.
 func (l Leads) Near(step int) bool { return step <= max(l.Stride, 1) }
 
 // Far reports whether the curve of the longest leads includes the forecast of the given step.

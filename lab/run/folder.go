@@ -75,8 +75,8 @@ type Evaluation struct {
 
 // Client is a row of the clients table: mean and standard deviation of a client's load in the
 // training split, and its scores on the test split. Loads and errors are in kW. The point
-// forecasts are those that a client would use, blended with a simple forecast if the plan
-// requires this. ModelRelativeMAE is the relative MAE of the model alone. The scores of
+// forecasts are those that a client would use, and are blended with a simple forecast if the
+// plan requires it. ModelRelativeMAE is the relative MAE of the model alone. The scores of
 // quantiles are NaN if the model forecasts only points. Coverage is the share of loads in the
 // widest central interval, such as P10 to P90.
 type Client struct {
@@ -146,8 +146,8 @@ type Results struct {
 	Clients   []Client
 	Profile   []Profile
 	Forecasts []Forecast
-	// Errors yields the rows of the errors table. It is an iterator because a large fleet has
-	// very many rows; nil means that there are none.
+	// Errors yields the rows of the errors table. It is an iterator, because a large fleet has
+	// very many rows. It is nil if there are none.
 	Errors      iter.Seq[Error]
 	Peaks       []Peak
 	Calibration []Calibration
@@ -169,8 +169,8 @@ func levelColumns(levels []float64, prefixes ...string) (names []string) {
 	return names
 }
 
-// Baseline is a row of the baselines table. The table is in the folder that contains the
-// runs on a dataset. Reference is the forecast to which the relative MAE refers.
+// Baseline is a row of the baselines table, which is in the folder that contains the runs on a
+// dataset. Reference is the forecast to which the relative MAE refers.
 type Baseline struct {
 	Method      string  `parquet:"method"`
 	Client      string  `parquet:"unique_id"`

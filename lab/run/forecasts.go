@@ -42,7 +42,7 @@ func CreateForecasts(path, model string) (ForecastWriter, error) {
 	return &parquetForecasts{f, newWideWriter(f, reflect.TypeFor[forecastRow](), []string{model}, options)}, nil
 }
 
-// forecastRow is a row of the Parquet form. The name of its last column is that of the model.
+// forecastRow is a row of the Parquet file. Its last column has the model's name.
 type forecastRow struct {
 	Client string    `parquet:"unique_id,dict"`
 	Cutoff time.Time `parquet:"cutoff,timestamp(millisecond)"`

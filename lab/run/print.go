@@ -26,7 +26,6 @@ func (s *Summary) Print(w io.Writer, dir string) error {
 	return err
 }
 
-// printScores prints the scores on the test split.
 func (s *Summary) printScores(w io.Writer) {
 	fmt.Fprintf(w, "test split: MAE relative to %s: mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.RelativeMAE.Reference, s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)

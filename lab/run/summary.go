@@ -28,7 +28,8 @@ type Summary struct {
 	// the dataset was read, or "" if it is not known.
 	Data     string `json:"data"`
 	DataPath string `json:"data_path,omitempty"`
-	// Start is the SHA-256 of the weights from which the run started, if the plan names any.
+	// Start is the SHA-256 of the weights from which the run started, if the plan names such
+	// weights.
 	Start   string `json:"start,omitempty"`
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`

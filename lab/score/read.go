@@ -62,8 +62,8 @@ var interval = regexp.MustCompile(`^(.*?)[-_]?(?:(lo|hi)-([0-9.]+)|P([0-9.]+))$`
 
 // Read reads a CSV or Parquet file with the columns unique_id, cutoff, ds, and one or several
 // forecasts. A column y, if there is one, contains the loads that the file's author used. The
-// names of the bounds of intervals end with -lo-80 and -hi-80, or with P10 and P90; P50 is then
-// the forecast. Times without an offset are in the dataset's zone.
+// names of interval bounds end with -lo-80 and -hi-80, or with P10 and P90; P50 is then the
+// forecast. Times without an offset are in the dataset's zone.
 func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -100,8 +100,8 @@ func Read(path string, d *series.Dataset) (*Forecasts, error) {
 	return f, nil
 }
 
-// header finds the columns. It returns the indexes of those to read: the client, the cutoff, the
-// time, and then the values.
+// header finds the columns. It returns the indexes of the columns to read: the client, the
+// cutoff, the time, and then the values.
 func (f *Forecasts) header(names []string) ([]int, error) {
 	wanted := []int{-1, -1, -1}
 	for i, name := range names {
@@ -256,7 +256,6 @@ func (r *rows) sort(columns int) error {
 	return nil
 }
 
-// find returns the row with a key, or -1.
 func (r *rows) find(k key) int {
 	i, ok := slices.BinarySearchFunc(r.keys, k, key.compare)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package score scores the forecasts of other programs beside those of a run, for the same
-// clients and hours, against the loads of the dataset.
+// Package score scores the forecasts of other programs and of a run, for the same clients and
+// hours, with the loads of the dataset.
 package score
 
 import (
@@ -25,7 +25,7 @@ import (
 type Result struct {
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
-	// Targets is the number of scored forecasts, which are those that all methods have.
+	// Targets is the number of scored targets, for which all methods have forecasts.
 	Targets int      `json:"targets"`
 	Found   []string `json:"found"` // notes for the reader
 	Methods []Method `json:"methods"`
@@ -37,7 +37,7 @@ type Method struct {
 	// Clients contains the scores by client.
 	Clients []Client `json:"clients"`
 	// MAE and Bias are means over clients, in kW. RelativeMAE is the median over clients of the
-	// error relative to that of last week's load; RelativeMean is the mean.
+	// error relative to the error of last week's load, and RelativeMean is the mean.
 	MAE          float64 `json:"mae_kw"`
 	RelativeMAE  float64 `json:"relative_mae"`
 	RelativeMean float64 `json:"relative_mae_mean"`
@@ -180,8 +180,8 @@ type outcome int
 
 const (
 	scored  outcome = iota
-	missed          // a file does not have it
-	partial         // a file has no value for it
+	missed          // a file does not have the target
+	partial         // a file has no value for the target
 )
 
 // at reads the forecasts of all methods for a target.
@@ -299,7 +299,7 @@ func (s *scorer) reference(m series.Meter, step int, cutoff int64) float64 {
 }
 
 // compareLoads compares the loads in files with the dataset's loads at the same step and at the
-// neighbouring steps, because times in files are often those of another clock.
+// neighbouring steps, because times in files often follow another clock.
 func (s *scorer) compareLoads(m series.Meter, k key, step int) {
 	if s.shifted == nil {
 		s.shifted = map[int]int{}

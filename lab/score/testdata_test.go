@@ -1,7 +1,7 @@
 package score
 
-// foreign is a script that makes forecasts with other programs, and scores them. Its files are
-// a seasonal naive forecast in the format of Nixtla's libraries, with local times and an
+// foreign is a script that makes and scores forecasts with other programs. Its files are a
+// seasonal naive forecast in the format of Nixtla's libraries, with local times and an
 // interval; a forecast by scikit-learn's gradient boosting, with times in UTC; a forecast with
 // a leak; and a forecast whose times are an hour late.
 const foreign = `

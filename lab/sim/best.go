@@ -4,7 +4,7 @@ import "math"
 
 // If the plan keeps each client's best weights, a client's stored state has a tail after the
 // state of its trainer: the complete weights with the lowest validation error so far, and this
-// error. The tail is stored with the rest, so checkpoints and the memory limit cover it.
+// error. The tail is stored with the state, so checkpoints and the memory limit include it.
 
 // tail returns the length of the tail.
 func (s *simulation) tail() int {
@@ -33,9 +33,8 @@ func (s *simulation) best(kept []float32) (weights []float32, err *float32) {
 	return tail[:len(tail)-1], &tail[len(tail)-1]
 }
 
-// keepBest stores the weights in w.w if their error is lower than that of the best weights so
-// far. w.kept must contain the state of client i. For a client that has not trained, keepBest
-// stores nothing.
+// keepBest stores the weights in w.w if their error is the lowest so far. w.kept must contain
+// the state of client i. For a client that has not trained, keepBest stores nothing.
 func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 	weights, lowest := s.best(w.kept)
 	if first || !(float32(err) < *lowest) {
@@ -47,7 +46,7 @@ func (s *simulation) keepBest(w *worker, i int, first bool, err float64) error {
 }
 
 // keepPooledBest does the same for the only client of pooled training. The error is the mean
-// relative error over all meters that have one.
+// relative error over all meters that have such an error.
 func (s *simulation) keepPooledBest(relative []float64) error {
 	sum, n := 0.0, 0
 	for _, x := range relative {
@@ -64,8 +63,8 @@ func (s *simulation) keepPooledBest(relative []float64) error {
 	return s.keepBest(w, 0, first, sum/float64(n))
 }
 
-// keepTail copies the stored tail of a client to kept, because the client may have been
-// evaluated after its training in the background had begun.
+// keepTail copies a client's stored tail to kept, because the client may have been evaluated
+// after its background training began.
 func (s *simulation) keepTail(client int, kept []float32) error {
 	if s.tail() == 0 {
 		return nil
@@ -78,8 +77,8 @@ func (s *simulation) keepTail(client int, kept []float32) error {
 	return nil
 }
 
-// earlier returns the client's best weights so far, if the plan keeps them and there are
-// any. w.kept must contain the client's state.
+// earlier returns the client's best weights so far, or nothing if the plan does not keep them.
+// w.kept must contain the client's state.
 func (s *simulation) earlier(w *worker) [][]float32 {
 	if s.tail() == 0 || len(s.fleet.holdout) > 0 {
 		return nil

@@ -81,8 +81,7 @@ func (b *background) wait() error {
 	return err
 }
 
-// restore sets the simulation to the last checkpoint, or to the beginning if there is
-// none.
+// restore returns the simulation to the last checkpoint or, if there is none, to the beginning.
 func (s *simulation) restore(ctx context.Context) error {
 	text, err := s.folder.Load()
 	if err != nil {

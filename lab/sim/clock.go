@@ -16,8 +16,8 @@ type event struct {
 	Lost bool
 }
 
-// eventQueue is a heap of events in chronological order. Events at the same time are in the
-// order of their clients.
+// eventQueue is a heap of events in chronological order. Simultaneous events are in the order
+// of their clients.
 type eventQueue []event
 
 func (q eventQueue) Len() int      { return len(q) }
@@ -38,7 +38,6 @@ func (q *eventQueue) Pop() any {
 
 func (q *eventQueue) add(e event) { heap.Push(q, e) }
 
-// next returns the time of the next event.
 func (q eventQueue) next() (time.Duration, bool) {
 	if len(q) == 0 {
 		return 0, false
@@ -64,7 +63,8 @@ type timing struct {
 	bytes int64
 }
 
-// roundTrip returns the event of the return or the loss of a client that is asked now.
+// roundTrip returns the event that ends the turn of a client that is asked now: its return or
+// its loss.
 func (p timing) roundTrip(now time.Duration, a round.Assignment, id fed.ClientID, steps int) event {
 	e := event{For: a}
 	e.Lost = p.Dropout > 0 && fed.Rand(p.seed, "dropout", a.Round, id).Float64() < p.Dropout

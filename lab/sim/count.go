@@ -19,8 +19,8 @@ func (s *simulation) receive(task fed.Task, u *fed.Update) {
 	}
 }
 
-// count adds an update to a fold. A server rejects an update that is out of bounds and
-// continues; a simulation stops with an error that explains the cause.
+// count adds an update to a fold. A server rejects an update that is out of bounds, and
+// continues. A simulation stops with an error that explains the cause.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	err := f.Add(u, from)
 	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {

@@ -99,8 +99,8 @@ func (d *detail) beginCurves(stride int) {
 	}
 }
 
-// draw adds the forecast of a step of the meter to its curves, if they are kept. Lead is the
-// number of the forecast's step, counted from 1.
+// draw adds the forecast of a meter's step to the meter's curves, if these are kept. Lead is
+// the number of the forecast's step, counted from 1.
 func (d *detail) draw(step, lead int, forecast, low, high float64) {
 	i := step - d.peaks.from
 	if i < 0 || i >= len(d.curves) {

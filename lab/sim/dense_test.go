@@ -39,7 +39,7 @@ func seasons(t testing.TB, n int) *series.Dataset {
 }
 
 // TestDenseWorkers checks that plans of dense write the same files with 1, 2 and 3 workers,
-// with much and little memory, and after interruptions. It uses the default settings of
+// with enough and too little memory, and after interruptions. It uses the default settings of
 // training, fine-tuning and the choice of final weights.
 func TestDenseWorkers(t *testing.T) {
 	d, b := seasons(t, 5), newRunner(t)

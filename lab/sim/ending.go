@@ -16,7 +16,7 @@ import (
 )
 
 // ending is the part of a run after its last round. It scores the clients and writes the
-// results. It trains nothing that later rounds would use, because there are none.
+// results.
 type ending struct{ *simulation }
 
 // finish scores all clients on the whole test split and writes the results.
@@ -94,8 +94,8 @@ func (s *ending) finish(ctx context.Context) error {
 }
 
 // scoreLast scores all clients with the weights of the last round, if the plan chooses between
-// these weights and earlier ones without fine-tuning. Otherwise it returns nil, because these
-// weights are scored anyway or no client would use them.
+// these weights and earlier ones without fine-tuning. Otherwise, it returns nil, because these
+// weights are scored anyway, or because no client would use them.
 func (s *ending) scoreLast(ctx context.Context) (*run.LastRound, error) {
 	tune := s.Plan.Evaluate.FineTune
 	if !s.setup.KeepsBest() || len(s.fleet.holdout) > 0 || tune.Steps > 0 || tune.Epochs > 0 {

@@ -11,13 +11,13 @@ import (
 )
 
 // fitUnasked fits the personal layers of clients that no round has asked, using their training
-// examples and the shared weights of the last round. It stores them as if the clients had
-// trained; otherwise, every forecast would fit them again. Layers that do not lower the loss on
+// examples and the shared weights of the last round. It stores the layers as if the clients had
+// trained. Otherwise, every forecast would fit them again. Layers that do not lower the loss on
 // validation examples are not stored.
 //
-// Runs with fine-tuning do this for every client anyway, and clients that have their own shared
-// weights do not have them before their first turn. A replayed run must contain only the
-// fleet's weights.
+// It does nothing for runs with fine-tuning, which fit every client anyway; for clients with
+// their own shared weights, which they lack before their first turn; and for replayed runs,
+// which must contain only the fleet's weights.
 func (s *ending) fitUnasked(ctx context.Context) error {
 	p := s.setup.Problem.Partition
 	if p.PersonalLen() == 0 || p.SharedLen() == 0 || recipe.Pooled(s.Plan) || recipe.StoresOwn(s.Plan) || s.setup.KeepsBest() || s.pool.workers[0].tuner != nil || s.Replay != nil || s.OnlyTraining {

@@ -9,8 +9,8 @@ import (
 )
 
 // TestFitUnasked checks that clients that no round asked have personal layers in the run's
-// folder, that these are better than the initial ones, and that a run without such clients
-// fits nothing.
+// folder, that these layers are better than the initial ones, and that a run without such
+// clients fits nothing.
 func TestFitUnasked(t *testing.T) {
 	d, b := seasons(t, 5), newRunner(t)
 	s := settings{

@@ -23,7 +23,7 @@ type member struct {
 
 // fleet lists the meters of a dataset by their role in a run. Each list is sorted by name.
 type fleet struct {
-	clients []member // these take part in training
+	clients []member // these train
 	holdout []member // these do not train, but are scored
 	own     []member // these provide the server's own data
 	leftOut []string // these have no complete training example
@@ -40,8 +40,8 @@ func (f *fleet) rangesOf(frame *series.Framer, m series.Meter) series.Ranges {
 	return frame.Ranges(m)
 }
 
-// newFleet builds the examples of all meters and assigns each meter its role. deal means that
-// the share of the meters that the plan specifies provides the server's data.
+// newFleet builds the examples of all meters and assigns each meter its role. deal means that a
+// share of the meters provides the server's data, as the plan specifies.
 func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool, workers int) (*fleet, error) {
 	all := make([]member, d.Len())
 	ranges := make([]series.Ranges, d.Len())

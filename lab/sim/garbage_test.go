@@ -31,7 +31,7 @@ type dirtied struct{ Five, Others float64 }
 
 const dirtyClients, garbageShare = 5, 0.03
 
-// plant replaces 3 % of the readings, half of them individually and the others for whole days. The
+// plant replaces 3 % of the readings, half of them one by one, and the others for whole days. The
 // test split and the five weeks before it stay clean, so that errors are comparable.
 func plant(load []float32, perDay int, draw *rand.Rand) {
 	n := len(load)*9/10 - 35*perDay

@@ -29,9 +29,9 @@ import (
 //
 // [Kept.Commit] records a state of all clients and returns a snapshot, which lists the slot of
 // each client. The caller saves the snapshot with its checkpoint. Until [Kept.Release], the
-// file contains the states of both the last commit and the previous one, so there is a complete
-// state even if the disk is slow. A store that was just opened has the initial values until
-// [Kept.Restore].
+// file contains the states of both the last commit and the previous one, so the file has a
+// complete state even if the disk is slow. A store that was just opened has the initial values
+// until [Kept.Restore].
 type Kept struct {
 	path    string
 	file    *os.File
@@ -203,9 +203,9 @@ func (s *Kept) Put(client int, src []float32) error {
 	return nil
 }
 
-// Lend returns a client's values for modification in place until [Kept.Return]. Until then, all
-// other calls for the client wait. Lend returns nil if the values are not in memory and there
-// is no room for them.
+// Lend returns a client's values for modification in place. All other calls for the client wait
+// until [Kept.Return]. Lend returns nil if the values are not in memory and there is no room
+// for them.
 func (s *Kept) Lend(client int) (values []float32, first bool, err error) {
 	s.all.RLock()
 	defer func() {

@@ -91,8 +91,8 @@ func (s *Kept) slotSize() int64 {
 	return (int64(4*s.floats) + 4 + page - 1) / page * page
 }
 
-// KeptSize returns the size of the file of a store. The file is sparse. It takes less disk
-// space until clients have been stored three times.
+// KeptSize returns the size of a store's file. The file is sparse. It takes less disk space
+// until clients have been stored three times.
 func KeptSize(clients, floats int) int64 {
 	s := Kept{floats: floats, clients: make([]entry, clients)}
 	return s.size()

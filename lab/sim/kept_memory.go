@@ -1,8 +1,8 @@
 package sim
 
 // The values in memory are evicted by the clock algorithm: a hand advances through the ring,
-// skips values that have been used since its last visit, and evicts the first value that has
-// not.
+// skips values that were used since its last visit, and evicts the first value that was not
+// used.
 
 // claim returns free memory for a client's values, or nil if there is none.
 func (s *Kept) claim(client int) []float32 {

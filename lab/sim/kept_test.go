@@ -37,8 +37,8 @@ func fill(n int, v float32) []float32 {
 	return x
 }
 
-// TestStoreModel compares the store with a map after random operations. A simulated crash
-// reopens the file and restores the last saved snapshot.
+// TestStoreModel compares the store with a map after random operations, some of which simulate
+// a crash: they reopen the file and restore the last saved snapshot.
 func TestStoreModel(t *testing.T) {
 	folder, files := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -154,17 +154,17 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 			differ++
 		}
 	})
-	// In plans in which no client returns or takes a second step, mu has no effect.
+	// Mu has no effect in plans in which no client trains again or takes a second step.
 	if differ == 0 {
 		t.Error("mu has no effect in any plan")
 	}
 }
 
-// A buffer of the size of the cohort, in which no update is stale, gives the same weights
-// as a synchronous round, and discounts have no effect. The weights are bit-identical only
-// if both plans use the same scale of the sums. The scale depends on the largest number of
-// updates, which is the cohort in one plan and the fleet in the other. The test therefore
-// sets a max_examples at which this number does not limit the scale.
+// A buffer with the cohort's size and without stale updates gives the same weights as a
+// synchronous round, in which discounts have no effect. The weights are bit-identical only if
+// both plans use the same scale of the sums. The scale depends on the largest number of
+// updates, which is the cohort in one plan and the fleet in the other. The test therefore sets
+// a max_examples at which this number does not limit the scale.
 func TestFullBufferEqualsSynchronous(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	check(t, 30, func(t *rapid.T) {
@@ -394,10 +394,10 @@ func TestExampleWeightEqualsManyClients(t *testing.T) {
 }
 
 // In a whole run, a client with twice the weight has the same effect as two copies of the
-// client. The test uses fedsgd, which needs no random numbers, because random numbers
-// depend on the client's name. The settings give both runs the same scale of the sums, and
-// the numbers of examples are powers of two, which do not cause rounding. Limits are off,
-// because they bound the weight of a client.
+// client. The test uses fedsgd, which needs no random numbers, because random numbers depend on
+// the client's name. The settings give both runs the same scale of the sums. The numbers of
+// examples are powers of two, which cause no rounding. Limits are off, because they bound a
+// client's weight.
 func TestWeightEqualsClientCopies(t *testing.T) {
 	b := newRunner(t)
 	all := houses(t, 3)
@@ -441,8 +441,8 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 	return m
 }
 
-// FedNorm divides by a standard deviation. Neither a standard deviation of 0 nor huge losses
-// may cause NaNs in the results; a run that cannot continue must return an error.
+// FedNorm divides by a standard deviation. A standard deviation of 0 or huge losses must not
+// cause NaNs in the results. A run that cannot continue must return an error.
 func TestFedNormWithoutNaN(t *testing.T) {
 	all, b := houses(t, meters), newRunner(t)
 	var finished, stopped int

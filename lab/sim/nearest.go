@@ -10,7 +10,7 @@ import (
 	"loadstar/fed/round"
 )
 
-// choice trains rounds of plans whose keepers choose the results that count. Each client is a
+// choice trains rounds of plans whose keepers choose the results to count. Each client is a
 // separate agent, so a fleet computes the same weights if each of its agents has one client.
 type choice struct{ *simulation }
 
@@ -66,8 +66,8 @@ func (s choice) sketch(f *round.Fold, u *fed.Update, task fed.Task, directions *
 	return sketch, nil
 }
 
-// directions returns the seed of the keeper's random vectors: that of the replayed run if it
-// has one, and otherwise a seed derived from the plan's seed.
+// directions returns the seed of the keeper's random vectors: the seed in the replayed run if
+// there is one, and otherwise a seed derived from the plan's seed.
 func (s choice) directions() mask.Seed {
 	if s.Replay != nil && s.Replay.Directions != (mask.Seed{}) {
 		return s.Replay.Directions

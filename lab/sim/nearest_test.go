@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// besieged is a private run in which a fifth of the clients, or no client, is hostile.
+// besieged is a private run in which a fifth of the clients or none are hostile.
 type besieged struct {
 	robust string
 	attack string // flipped, 100 times, alie, or empty
@@ -38,7 +38,7 @@ func (c *crowd) at(round int) {
 }
 
 // alie replaces a hostile update with the mean of the last round's honest updates minus z
-// standard deviations of each number, because a small change is enough (Baruch et al. 2019).
+// standard deviations of each number, which is a small change, but enough (Baruch et al. 2019).
 func (c *crowd) alie(u *fed.Update, n, hostile int) {
 	if len(c.last) == 0 {
 		return
@@ -121,9 +121,9 @@ func (x besieged) run(t *testing.T, b *runner, d *series.Dataset, s settings) fl
 }
 
 // TestRobustPrivate checks that if a fifth of the clients flip their updates, the error of a
-// private plan with robust nearest increases by at most a tenth. The long form also prints
-// ALIE, and the cost of nearest without hostile clients. If only norms are checked, the
-// simulator scales a longer update down to the limit; a keeper would refuse it.
+// private plan with robust nearest increases by at most a tenth. The long test also prints the
+// errors with ALIE, and the cost of nearest without hostile clients. If only norms are checked,
+// the simulator scales a longer update down to the limit, whereas a keeper would refuse it.
 func TestRobustPrivate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for more than a second")

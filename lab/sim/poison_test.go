@@ -28,7 +28,7 @@ type poisoning struct {
 	// Share is the share of the training clients that are hostile. At least one client is
 	// hostile.
 	Share float64
-	// Defence is none, bound, trim or both. All of them include limits on norms.
+	// Defence is none, bound, trim or both. All of these include limits on norms.
 	Defence string
 	Seed    int
 	Rounds  int
@@ -152,7 +152,7 @@ func (p poisoning) run(t *testing.T, b *runner) poisoned {
 		c.hostile = func(task fed.Task, u *fed.Update) {
 			lock.Lock()
 			defer lock.Unlock()
-			if task.Round == 0 { // all clients train in every round, and the first round shows who they are
+			if task.Round == 0 { // all clients train in every round, so the first round shows their names
 				trained = append(trained, string(u.Client))
 				return
 			}
@@ -241,8 +241,8 @@ func (r *results) get(t *testing.T, b *runner, p poisoning) poisoned {
 	return x
 }
 
-// row is a row of the table: an attack, the share of the clients that attack, and the permitted
-// increase of the error if both defences are active.
+// row is a row of the table: an attack, the share of hostile clients, and the permitted
+// increase of the error with both defences.
 type row struct {
 	attack string
 	share  float64
@@ -275,9 +275,9 @@ func (r row) name() string {
 var defences = []string{"none", "bound", "trim", "both"}
 
 // TestPoison measures the harm that hostile clients can do within the limits on norms, with
-// data of real homes and buildings. The error is that of clients that did not train, but take
-// one step of fine-tuning, because personal layers hide the harm from the clients that train.
-// It prints the tables of decision 48.
+// data of real homes and buildings. The error is measured on clients that did not train, but
+// take one step of fine-tuning, because personal layers hide the harm in the clients that
+// train. It prints the tables of decision 48.
 func TestPoison(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for hours")

@@ -18,8 +18,8 @@ type attack struct {
 	name  string
 	alter func(u *fed.Update, draw *rand.Rand)
 	// most is the maximum error, relative to the error without hostile clients. scaffold is the
-	// maximum for the algorithm scaffold if it is larger, because the sum of limited changes of
-	// control variates is not limited itself (decision 33).
+	// maximum for the algorithm scaffold, if that is larger, because the sum of limited changes
+	// of control variates has no limit itself (decision 33).
 	most, scaffold float64
 	// only is the algorithm that the attack targets, or empty.
 	only string
@@ -36,8 +36,8 @@ var attacks = []attack{
 		each(u, func(float32) float32 { return float32(draw.NormFloat64()) })
 		boast(u, 0)
 	}, 1.25, 0, "", true},
-	// This attack exhausts the limit in the most harmful direction. Limits alone do not keep the
-	// increase of the error within a quarter.
+	// This attack exhausts the limit in the most harmful direction. Limits alone cannot prevent
+	// the error from increasing by more than a quarter.
 	{"flipped 100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, -100); boast(u, 0) }, 1.5, 2, "", true},
 	{"control variates", func(u *fed.Update, _ *rand.Rand) {
 		for i := range u.Control {
@@ -70,7 +70,7 @@ func boast(u *fed.Update, loss float64) { u.Claimed, u.Loss, u.TrainLoss = math.
 // no attack. It returns the median relative validation MAE over all clients at the end, which
 // is infinite if the run diverges. The run is long enough for the error to settle without
 // hostile clients. Earlier errors would show how fast a model learns, not how good it becomes.
-// A clip below 0 stands for the default clip.
+// If clip is below 0, the default clip applies.
 func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip float64, a *attack) float64 {
 	const meters, rounds, controlBound = 20, 160, 1 << 12
 	s := settling(algorithm, meters, rounds)
@@ -137,7 +137,7 @@ func finalError(t *testing.T, b *runner, p *fed.Plan, d *series.Dataset, hostile
 
 // A fifth of the clients is hostile. With the default limits of plans, the validation error
 // stays close to the error without hostile clients. Without limits, the same clients destroy
-// the model. The short form shows this for one attack on fedavg. The long form measures three
+// the model. The usual test shows this for one attack on fedavg. The long test measures three
 // seeds of all algorithms. Percentages are relative to runs without hostile clients.
 func TestRobust(t *testing.T) {
 	if testing.Short() {

@@ -113,8 +113,8 @@ func (s *simulation) scored() []member {
 }
 
 // tuned writes the weights with which a client is scored to w.w. Depending on the plan, it
-// fine-tunes them and chooses among candidates. A client that never trained starts from the
-// initial personal weights.
+// fine-tunes them and chooses among candidates. It starts with the initial personal weights if
+// the client never trained.
 func (s *simulation) tuned(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
 	first := true

@@ -16,10 +16,10 @@ import (
 )
 
 // This file writes the files that forecasts of new readings need in addition to the trained
-// weights: the scaling of each client, its fine-tuned weights, and the state that it
+// weights: the scaling of each client, its fine-tuned weights, and the state that the client
 // learned from its forecasts' errors.
 
-// servedHours is the reach of the forecasts from whose errors clients learn.
+// servedHours is the length of the forecasts from whose errors clients learn.
 const servedHours = 48
 
 // writeTuned writes a client's fine-tuned weights, which are in w.w, to the run's folder.
@@ -50,10 +50,10 @@ func (s *ending) writeScaling() error {
 }
 
 // writeStates writes the scored clients' states of forecasts at the end of their readings. To
-// compute them, it forecasts the last weeks with the weights in the folder, like loadstar
+// compute the states, it forecasts the last weeks with the weights in the folder, like loadstar
 // forecast. It writes states only for plans that forecast at least the next day. For other
-// plans, this would take a tenth of the run's time, and loadstar forecast computes the states
-// if needed.
+// plans, the computation would take a tenth of the run's time, and loadstar forecast computes
+// states that are missing.
 func (s *ending) writeStates(ctx context.Context, scored []member) error {
 	if s.Plan.Model.Horizon.Steps() != 1 || s.Plan.Model.Targets.Steps() < s.Dataset.StepsPerDay() {
 		return nil

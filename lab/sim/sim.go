@@ -37,7 +37,7 @@ type Config struct {
 	// ServerData, if not nil, is the server's data, as in a fleet. In that case, the plan's
 	// server.clients has no effect, and all clients of Dataset train.
 	ServerData *series.Dataset
-	// Dir is the run's folder. If Resume is true, the run in this folder continues.
+	// Dir is the run's folder. If Resume is true, the run in that folder continues.
 	Dir    string
 	Resume bool
 	Kernel *kernel.Set
@@ -50,8 +50,8 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
-	// Note, if not nil, is called with a description of each action of the run that the plan
-	// does not mention.
+	// Note, if not nil, is called with a description of each action that the plan does not
+	// mention.
 	Note func(string)
 	// Replay, if not nil, is the fleet's run that the simulation repeats.
 	Replay *Replay
@@ -362,7 +362,6 @@ func (s *simulation) ask(ctx context.Context) {
 	}
 }
 
-// task returns the task of a round.
 func (s *simulation) task(round int) fed.Task {
 	t := s.server.Task(round)
 	if s.Replay != nil {
@@ -371,8 +370,8 @@ func (s *simulation) task(round int) fed.Task {
 	return t
 }
 
-// start starts the training of a client that may return in a later round. The training
-// runs in the background until the client's return event is due.
+// start starts the training of a client that may return in a later round. The training runs in
+// the background, and must end before the client's return event is due.
 func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Task) {
 	f := &flight{task: task, done: make(chan struct{})}
 	s.flights[a] = f

@@ -102,8 +102,7 @@ func small(algorithm string) settings {
 	return s
 }
 
-// with returns a copy of the settings to which the settings in more are added, overriding
-// existing ones.
+// with returns a copy of the settings in which the settings in more are added or replaced.
 func (s settings) with(more settings) settings {
 	s = maps.Clone(s)
 	maps.Copy(s, more)
@@ -124,7 +123,7 @@ func (s settings) read(t tester) (*fed.Plan, error) {
 	nested := map[string]any{}
 	for key, v := range s {
 		if o := s["client.optimizer"]; key == "client.moments" && (o == "sgd" || o == "prox") {
-			continue // a law replaced the random optimizer by one without moments
+			continue // a law replaced the random optimizer with one without moments
 		}
 		path := strings.Split(key, ".")
 		at := nested

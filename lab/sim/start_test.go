@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A run can start from the shared weights of another run. It continues from its own copy of
-// them, and personal layers start as usual.
+// A run can start from the shared weights of another run. It resumes with its own copy of these
+// weights, and personal layers start as usual.
 func TestStart(t *testing.T) {
 	b, d := newRunner(t), dataset(t, houses(t, 4)...)
 	plan := small("fedavg").with(settings{"partition": "head", "rounds": 2})

@@ -7,10 +7,10 @@ import (
 	"loadstar/series"
 )
 
-// Validate simulates a run to the end of its training, and scores the clients that a run scores
-// at its end, but on the whole validation split. It never reads the test split, so its scores
-// may be used to choose between plans. The run in the folder stays unfinished. cpu is the CPU
-// time of the workers in this process, in seconds.
+// Validate simulates a run to the end of its training, and scores the clients that a complete
+// run would score, but on the whole validation split. It never reads the test split, so its
+// scores may be used to choose between plans. The run in the folder stays unfinished. cpu is
+// the CPU time of the workers in this process, in seconds.
 func Validate(ctx context.Context, c Config) (rows []run.Evaluation, cpu float64, err error) {
 	s, err := trained(ctx, c)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 )
 
 // GatesForward applies the gates of an LSTM to one step's pre-activations. z contains the
-// pre-activations of the four gates i, f, g, o one after the other, each as long as h. They
-// are overwritten with the activations. GatesForward then computes:
+// pre-activations of the four gates i, f, g, o one after the other, each as long as h.
+// GatesForward overwrites the pre-activations with the activations. It then computes:
 //
 //	c = σ(f)·cprev + σ(i)·tanh(g),  tc = tanh(c),  h = σ(o)·tc
 func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {
@@ -24,8 +24,8 @@ func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {
 }
 
 // GatesBackward overwrites the activations that [Set.GatesForward] stored in z with the
-// gradients of the pre-activations. dh is the gradient of the hidden state, and dc is that of
-// the cell state. GatesBackward overwrites dc with the gradient of the previous cell state.
+// gradients of the pre-activations. dh is the gradient of the hidden state, and dc the gradient
+// of the cell state. GatesBackward overwrites dc with the gradient of the previous cell state.
 func (s *Set) GatesBackward(z, cprev, tc, dh, dc []float32) {
 	n := len(dh)
 	checkLen(n, cprev, tc, dc)

@@ -140,8 +140,8 @@ func (l *loops) vectors(n int) int {
 // mulTile computes a tile of C = start + A·B, from a fixed number of rows of A and a fixed
 // number of vectors of B's rows. If bias is not nil, the start is bias, with one value per row
 // of C. Otherwise, it is C itself if accumulate is not 0, and zero if accumulate is 0. The
-// function computes blocks tiles, one below the other. k and blocks are at least 1. lanes is
-// used only by tail tiles; it is the number of valid floats in their vector.
+// function computes blocks tiles, one below the other. k and blocks are at least 1. Only tail
+// tiles use lanes, the number of valid floats in their vector.
 type mulTile func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)
 
 // dotTile computes a tile of C = start + Σ A·Bᵀ. The sum is over segs segments of k floats

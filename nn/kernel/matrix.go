@@ -22,9 +22,8 @@ func Bias(b []float32) Start { return Start{bias: b} }
 // and stay in a first-level cache of 32 kB.
 const mulDepth = 96
 
-// MatMul computes C = start + A·B, with C of m×n, A of m×k and B of k×n. Element
-// (i, l) of A is a[i*rs+l*cs], so (rs, cs) = (lda, 1) multiplies by A as stored, and
-// (1, lda) by its transpose.
+// MatMul computes C = start + A·B, with C of m×n, A of m×k and B of k×n. Element (i, l) of A is
+// a[i*rs+l*cs], so (rs, cs) = (lda, 1) uses A as stored, and (1, lda) uses its transpose.
 func (s *Set) MatMul(m, n, k int, a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc int, start Start) {
 	if m <= 0 || n <= 0 {
 		return

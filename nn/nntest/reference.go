@@ -63,7 +63,6 @@ func Outputs(net *nn.Net, w, x []float64) []float64 {
 	return at
 }
 
-// affine returns bias + weight·x.
 func affine(weight, bias, x []float64) []float64 {
 	y := append([]float64(nil), bias...)
 	for i := range y {

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// File is an open .safetensors file. Its numbers are read when they are needed. It is safe
-// for concurrent use.
+// File is an open .safetensors file. Numbers are read when they are needed. It is safe for
+// concurrent use.
 type File struct {
 	r        io.ReaderAt
 	data     int64 // where the numbers begin
@@ -104,7 +104,6 @@ func (f *File) Int32s(to []int32, name string, from int) error {
 	return nil
 }
 
-// read reads the bytes of n numbers.
 func (f *File) read(name, dtype string, from, n int) ([]byte, error) {
 	t, ok := f.tensors[name]
 	size := width(dtype)

@@ -1,7 +1,7 @@
 """Forecasts of electricity loads, trained across many meters.
 
 This package calls the command ``loadstar``, which its wheel contains, and exchanges data
-frames with it. It has no model code of its own.
+frames with the command. The package contains no model code.
 """
 
 from ._api import Agent, Server

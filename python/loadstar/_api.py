@@ -47,7 +47,7 @@ class Agent:
         self.url, self.token, self.timeout = url.rstrip("/"), token, timeout
 
     def call(self, path: str, body: Optional[bytes] = None, content: str = "application/json", **query: Any) -> Any:
-        """Call the interface and return the decoded answer."""
+        """Call the interface and return the decoded response."""
         text = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
         request = urllib.request.Request(self.url + path + ("?" + text if text else ""), data=body)
         if body is not None:
@@ -60,11 +60,11 @@ class Agent:
         return self.call(f"/v1/{what}/{urllib.parse.quote(client, safe='')}{tail}", **query)
 
     def clients(self) -> pd.DataFrame:
-        """Return the clients and groups, with newest reading and source of the newest forecast."""
+        """Return the clients and groups, with their newest reading and the source of their newest forecast."""
         return pd.json_normalize(self.call("/v1/clients")["clients"])
 
     def push(self, df: pd.DataFrame) -> Dict[str, Any]:
-        """Send readings: unique_id, ds with an offset, y in kW. The answer says what was refused and why."""
+        """Send readings: unique_id, ds with an offset, y in kW. The result lists refused rows with the reasons."""
         rows = df[["unique_id", "ds", "y"]].copy()
         if getattr(rows["ds"].dt, "tz", None) is None:
             raise LoadstarError("ds has no offset: use ds.dt.tz_localize first", 2)
@@ -80,7 +80,7 @@ class Agent:
         return _frame(self._of("forecasts", client, body=b"", h=h, levels=levels)["values"], client)
 
     def issued(self, client: str, lead: str = "24h", start: Any = None, end: Any = None) -> pd.DataFrame:
-        """Return what was forecast ``lead`` ahead, beside the load."""
+        """Return the loads, with the forecasts that were made ``lead`` ahead."""
         return _frame(self._of("forecasts", client, "/issued", lead=lead, **{"from": start, "to": end})["values"], client)
 
     def readings(self, client: str, start: Any = None, end: Any = None) -> pd.DataFrame:
@@ -88,7 +88,7 @@ class Agent:
         return _frame(self._of("readings", client, **{"from": start, "to": end})["values"], client)
 
     def scores(self, client: str) -> pd.DataFrame:
-        """Return the errors of the last 1, 7 and 28 days."""
+        """Return the errors of a client's forecasts over the last 1, 7 and 28 days."""
         return pd.json_normalize(self._of("scores", client)["scores"])
 
     def findings(self, client: str) -> pd.DataFrame:
@@ -97,7 +97,7 @@ class Agent:
 
 
 class Server:
-    """The interface of a server for operators, with an operator's certificate.
+    """A server's interface for operators, called with an operator's certificate.
 
     ``call`` calls any method of ``loadstar.v1.OperatorService``.
     """
@@ -108,7 +108,7 @@ class Server:
         self._tls.load_cert_chain(str(cert), str(key))
 
     def call(self, method: str, **fields: Any) -> Dict[str, Any]:
-        """Call a method, such as call("GetRun", run="k3v9x2ab"). Fields have the names of the .proto file."""
+        """Call a method, such as call("GetRun", run="k3v9x2ab"). Fields have the names in the .proto file."""
         request = urllib.request.Request(f"{self.url}/loadstar.v1.OperatorService/{method}", data=json.dumps(fields).encode(), headers={"Content-Type": "application/json"})
         answer: Dict[str, Any] = _send(request, self._tls, self.timeout)
         return answer
@@ -139,5 +139,5 @@ class Server:
         return self._list("ListReleases", "releases")
 
     def findings(self, days: int = 7) -> pd.DataFrame:
-        """Return the kinds of problems with readings in the newest days, and how many clients have them."""
+        """Return the kinds of problems with readings in the last days, and how many clients have each of them."""
         return self._list("ListFindings", "findings", days=days)

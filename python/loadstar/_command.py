@@ -11,7 +11,7 @@ from typing import Any, Iterable
 
 
 class LoadstarError(RuntimeError):
-    """An error of the command or of an interface, with its own text.
+    """An error of the command or of an interface, with the original message.
 
     ``code`` is the exit code of the command, or the HTTP status of an interface.
     """
@@ -22,7 +22,7 @@ class LoadstarError(RuntimeError):
 
 
 def command() -> str:
-    """Return the path of the command: $LOADSTAR, the one of this package, or that in $PATH."""
+    """Return the path of the command: $LOADSTAR, this package's command, or the first one in $PATH."""
     own = os.environ.get("LOADSTAR")
     if own:
         return own
@@ -41,7 +41,7 @@ def command() -> str:
 
 
 def run(*arguments: Any, ok: Iterable[int] = (0,)) -> str:
-    """Run ``loadstar ARGUMENTS`` and return what it prints.
+    """Run ``loadstar ARGUMENTS`` and return its standard output.
 
     A failure raises :class:`LoadstarError` with the message of the command.
     """
@@ -49,7 +49,7 @@ def run(*arguments: Any, ok: Iterable[int] = (0,)) -> str:
     if done.returncode not in ok:
         text = done.stderr.strip() or done.stdout.strip() or f"loadstar ended with code {done.returncode}"
         lines = text.splitlines()
-        # The message is in the last line that begins with the program's name; a hint may follow.
+        # The message is in the last line that begins with the program's name. A hint may follow.
         for i in reversed(range(len(lines))):
             if lines[i].startswith("loadstar: "):
                 text = "\n".join([lines[i][len("loadstar: "):], *lines[i + 1:]])

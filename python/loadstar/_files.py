@@ -1,4 +1,4 @@
-"""Reads what the command writes, as data frames."""
+"""Reads the command's output files as data frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_safetensors(path: PathLike) -> Tuple[Dict[str, np.ndarray], Dict[str, s
 
 
 def _csv(path: PathLike) -> pd.DataFrame:
-    # Names such as "007" or "NA" are texts, and an empty field is a missing number.
+    # Names such as "007" or "NA" are strings, and an empty field is a missing number.
     names = ("unique_id", "method", "source", "quality", "reason", "model", "outcome", "level", "by", "quantity")
     head = pd.read_csv(path, nrows=0).columns
     texts = {c: str for c in names if c in head}

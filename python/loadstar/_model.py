@@ -1,4 +1,4 @@
-"""fit and predict, by calling the command."""
+"""Trains models and forecasts with them, by calling the command."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def fit(
     rounds: int = 0,
     folder: Optional[PathLike] = None,
 ) -> "Model":
-    """Train a model on the loads of many meters, each with layers of its own.
+    """Train a model on the loads of many meters, each with its own personal layers.
 
     df has the columns ``unique_id`` (the meter), ``ds`` (the time) and ``y`` (the load in
-    ``unit``). Times without an offset are local times in ``zone``. ``stamp`` says whether they
-    mark the start or the end of an interval. ``weather`` has a column ``ds`` and the columns that
-    ``loadstar data init`` recognises, such as ``temperature``.
+    ``unit``). Times without an offset are local times in ``zone``. ``stamp`` states whether
+    times mark the start or the end of an interval. ``weather`` has a column ``ds`` and columns
+    that ``loadstar data init`` recognises, such as ``temperature``.
 
-    ``h`` is how far to forecast. ``plan`` is the path of a plan, which replaces the default one
-    and ``h``. The data and the run are written to ``folder``, or to a temporary one that is removed
-    with the model.
+    ``h`` is the forecast horizon. ``plan`` is the path of a plan, which replaces the default plan
+    and ``h``. The data and the run are written to ``folder``, or to a temporary folder that is
+    removed with the model.
     """
     missing = [c for c in ("unique_id", "ds", "y") if c not in df.columns]
     if missing:
@@ -81,7 +81,7 @@ def _write(frame: pd.DataFrame, path: Path) -> None:
 
 
 class Model:
-    """A trained model with its data. ``run`` has the tables of its training."""
+    """A trained model with its data. ``run`` contains the tables of its training."""
 
     def __init__(self, folder: Path, zone: Optional[str], owner: Optional["tempfile.TemporaryDirectory[str]"]) -> None:
         self.folder = folder
@@ -95,8 +95,8 @@ class Model:
 
         The columns are those of Nixtla's libraries: ``unique_id``, ``ds``, the median
         ``loadstar``, and for each level in percent ``loadstar-lo-80`` and ``loadstar-hi-80``.
-        ``mean`` adds up over meters and steps; quantiles do not. ``source`` and ``reason`` say
-        what made a row and why it is not the model.
+        ``mean`` adds up over meters and steps; quantiles do not. ``source`` states
+        what made a row, and ``reason`` why the model did not.
         """
         quantiles: Dict[str, float] = {"loadstar": 0.5}
         for p in sorted(level):
@@ -116,7 +116,7 @@ class Model:
             run(*arguments)
             rows = _csv(out)
         frame = rows[["unique_id", "cutoff", "ds"]].copy()
-        columns = dict(zip(ascending, [c for c in rows.columns if re.fullmatch(r"P[0-9.]+", c)]))  # also in ascending order
+        columns = dict(zip(ascending, [c for c in rows.columns if re.fullmatch(r"P[0-9.]+", c)]))  # the columns are in ascending order, too
         for name, q in quantiles.items():
             frame[name] = rows[columns[q]]
         for name in ("mean", "source", "quality", "reason"):
@@ -126,10 +126,10 @@ class Model:
         return frame
 
     def scores(self, by: str = "method") -> pd.DataFrame:
-        """Return the errors on the test split, of the model and of simple forecasts of the same hours.
+        """Return the errors of the model and of simple forecasts for the same hours of the test split.
 
-        With ``by="client"`` there is a row for each method and meter. ``relative_mae`` is
-        relative to last week's load; below 1 is better.
+        With ``by="client"``, there is a row for each method and meter. ``relative_mae`` is
+        relative to last week's load. A value below 1 means better than last week's load.
         """
         own = self.run.table("clients").assign(method="loadstar")
         both = pd.concat([own, self.run.table("baselines/baselines")], ignore_index=True)
@@ -155,7 +155,7 @@ class Model:
         return Path(path)
 
     def findings(self) -> pd.DataFrame:
-        """Return what ``loadstar data check`` finds in the data."""
+        """Return the findings of ``loadstar data check`` for the data."""
         from ._files import findings
 
         return findings(self.folder / "data")

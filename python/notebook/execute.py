@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 
 class Manager(AsyncKernelManager):
-    """Starts this interpreter, whatever kernels are installed."""
+    """Starts this interpreter, regardless of the installed kernels."""
 
     @property
     def kernel_spec(self) -> KernelSpec:

@@ -1,11 +1,11 @@
-// Runs exported models with ONNX Runtime on the inputs that 'loadstar forecast --inputs' wrote,
-// and compares its results with the forecasts in the same file.
+// This script runs exported models with ONNX Runtime on the inputs that 'loadstar forecast
+// --inputs' wrote, and compares the results with the forecasts in the same file.
 //
 // usage: node compare.mjs INPUTS.safetensors FOLDER
 import { readFileSync } from "node:fs";
 import ort from "onnxruntime-web";
 
-ort.env.wasm.numThreads = 1; // its threads do not work in Node
+ort.env.wasm.numThreads = 1; // the runtime's threads do not work in Node
 ort.env.logLevel = "error";
 const [inputs, folder] = process.argv.slice(2);
 const file = readFileSync(inputs);

@@ -19,7 +19,7 @@ ROUNDS = 40
 
 
 def frame(meters: int = 4, days: int = 120, zone: str = "Europe/Berlin") -> pd.DataFrame:
-    """Loads with a day and a week, the same in every run."""
+    """Loads with a daily and a weekly cycle, the same in every run."""
     rng = np.random.default_rng(1)
     ds = pd.date_range("2024-01-01", periods=24 * days, freq="h", tz=zone)
     parts = []
@@ -38,7 +38,7 @@ class Fit(unittest.TestCase):
 
     def test_figures_are_those_of_the_command(self) -> None:
         with tempfile.TemporaryDirectory() as d:
-            # Another form of the same data, described and trained by hand.
+            # Describe and train the same data by hand, in another format.
             wide = self.df.assign(ds=self.df["ds"].dt.strftime("%Y-%m-%dT%H:%M:%S%z"))
             wide.to_csv(d + "/readings.csv", index=False)
             (pathlib.Path(d) / "plan.yaml").write_text("name: day-ahead\nmodel: {name: dense, targets: 24h}\nalgorithm: fedavg\n")
@@ -63,7 +63,7 @@ class Fit(unittest.TestCase):
     def test_predict(self) -> None:
         p = self.model.predict(level=[50, 90], h="12h")
         self.assertEqual(list(p.columns[:8]), ["unique_id", "cutoff", "ds", "loadstar", "loadstar-lo-50", "loadstar-hi-50", "loadstar-lo-90", "loadstar-hi-90"])
-        self.assertEqual(sorted(p["unique_id"].unique()), ["000", "001", "002", "003"])  # texts, not numbers
+        self.assertEqual(sorted(p["unique_id"].unique()), ["000", "001", "002", "003"])  # strings, not numbers
         self.assertEqual(p["ds"].min(), self.df["ds"].max() + pd.Timedelta("1h"))
         self.assertEqual(str(p["ds"].dt.tz), "Europe/Berlin")
         self.assertTrue((p["loadstar-lo-90"] <= p["loadstar-lo-50"]).all() and (p["loadstar-hi-50"] <= p["loadstar-hi-90"]).all())
@@ -88,7 +88,7 @@ class Fit(unittest.TestCase):
             self.model.run.table("client")
 
     def test_local_times(self) -> None:
-        """Times without an offset are local; the repeated hour of October is read in order."""
+        """Check that times without an offset are local, and that the repeated hour in October is read in order."""
         naive = self.df[self.df["unique_id"] == "000"].copy()
         naive["ds"] = naive["ds"].dt.tz_localize(None)
         with tempfile.TemporaryDirectory() as d:

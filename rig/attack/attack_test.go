@@ -27,16 +27,15 @@ func TestComplete(t *testing.T) {
 	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}, {"S", 11}, {"SL", 9}, {"N", 5}, {"P", 11}} {
 		for i := range class.entries {
 			id := fmt.Sprintf("%s%d", class.letter, i+1)
-			if !known[id] && id != "H11" { // the attack was against the queue, which no longer exists
+			if !known[id] && id != "H11" { // the attack was on the queue, which no longer exists
 				t.Errorf("no attack carries out %s", id)
 			}
 		}
 	}
 }
 
-// TestReconstruct checks that if a layer is trained on one example, the quotients of its
-// changes are that example, and that if it is trained on two, the quotients have no common
-// values.
+// TestReconstruct checks that the quotients of a layer's changes are the example if the layer
+// is trained on one example, and that they have no common values if it is trained on two.
 func TestReconstruct(t *testing.T) {
 	const n = spyGates*(spyInputs+spyHidden) + 2*spyGates
 	trained := func(examples ...float64) []float32 {
@@ -61,8 +60,8 @@ func TestReconstruct(t *testing.T) {
 	}
 }
 
-// TestVerdict checks that an attack that makes the server turn callers away every other time
-// succeeds, and that an attack that is slow twice, on a busy machine, does not succeed.
+// TestVerdict checks that an attack succeeds if it makes the server turn callers away every
+// other time, but not if answers are slow only twice, as on a busy machine.
 func TestVerdict(t *testing.T) {
 	for outcomes, want := range map[string]bool{"rr": true, "hh": false, "hrh": false, "rhh": false, "hrr": true, "rhr": true, "sss": false, "ssr": true, "srr": true, "shs": false, "ssh": false, "hsr": true} {
 		var all []Result

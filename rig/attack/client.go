@@ -75,7 +75,8 @@ func (s *Server) operatorsFrom(dir string) (v1.OperatorServiceClient, error) {
 	return v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(config)), "https://"+s.Operator), nil
 }
 
-// present makes a client show its certificate regardless of the root that the server requests.
+// present makes a client present its certificate regardless of the root that the server
+// requests.
 func present(config *tls.Config, pair tls.Certificate) {
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 }
@@ -136,7 +137,7 @@ func request() (*ecdsa.PrivateKey, []byte, error) {
 }
 
 // agent returns an agent with the certificates that Join or Renew returned. These are the
-// agent's own certificate and those of its issuers up to the root, which is not sent.
+// certificates of the agent and of its issuers, except the root, which is not sent.
 func (s *Server) agent(id string, key *ecdsa.PrivateKey, certificates [][]byte) (*Agent, error) {
 	if len(certificates) < 2 {
 		return nil, fmt.Errorf("the server returned %d certificates", len(certificates))
@@ -192,7 +193,6 @@ func (a *Agent) Host(ctx context.Context, inputs []string, clients ...string) (r
 	return r.Refused, nil
 }
 
-// names returns n names.
 func names(prefix string, n int) []string {
 	out := make([]string, n)
 	for i := range out {

@@ -13,7 +13,6 @@ import (
 	"loadstar/rig/product"
 )
 
-// clocks lists the attacks by wrong clocks.
 func clocks() []Attack {
 	return []Attack{{ID: "M9", Name: "leases follow the clock of each machine", Run: wrongClock}}
 }

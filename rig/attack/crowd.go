@@ -115,8 +115,8 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d clients with other names, %d in all", others, others+many), nil
 }
 
-// holdOpen succeeds if a round stays open for the length of many leases, because an agent
-// keeps reporting that it trains. The other nine of ten clients answer at once.
+// holdOpen succeeds if a round stays open for the duration of many leases, because the agent of
+// one of ten clients keeps reporting that it trains. The other nine clients answer at once.
 func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	flags := []string{"--set", "rounds.lease=2s"}
 	if f.knows("rounds.longest_turn") {
@@ -148,8 +148,8 @@ func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("round 1 closed after %.0f s with %d counted", time.Since(begun).Seconds(), rounds(r)[0].Counted), nil
 }
 
-// hold begins a run with nine clients that answer and one that only ever reports that it
-// trains. It returns the agent of that client. The returned function ends both.
+// hold begins a run with nine clients that answer, and one that reports training and never
+// answers. It returns the agent of that client. The returned function ends both.
 func (s *Server) hold(ctx context.Context) (run string, holder *Agent, end func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	honest, err := s.JoinOne(ctx, "honest")
@@ -186,7 +186,7 @@ func (s *Server) hold(ctx context.Context) (run string, holder *Agent, end func(
 	return run, holder, end, err
 }
 
-// stall reports every task as being in training.
+// stall reports that every task is being trained.
 func (a *Agent) stall(ctx context.Context) error {
 	var held []*v1.Turns
 	for ctx.Err() == nil {
@@ -205,8 +205,7 @@ func (a *Agent) stall(ctx context.Context) error {
 	return nil
 }
 
-// stripInputs succeeds if the plan of a run lacks the weather that twelve of thirteen clients
-// have.
+// stripInputs succeeds if a run's plan lacks the weather that twelve of thirteen clients have.
 func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

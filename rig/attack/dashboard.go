@@ -158,8 +158,8 @@ func holdDashboard(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("five requests took %d ms", time.Since(begun).Milliseconds()), nil
 }
 
-// blockSignIn succeeds if a stranger's attempts to sign in cause attempts from another address
-// to be refused.
+// blockSignIn succeeds if a stranger's attempts to sign in make the server refuse attempts from
+// another address.
 func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx)
 	if err != nil {
@@ -247,7 +247,7 @@ func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // unverifiedEmail succeeds if a user of a real provider becomes admin because of an admin's
-// address that the provider has not verified.
+// email address that the provider has not verified.
 func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	p, err := mockoidc.Run()
 	if err != nil {
@@ -410,7 +410,7 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 	var last string
 	for i := range 24 {
 		var topics []string
-		for k := range min(8, 1+7*max(0, 9-i)) { // single streams take the remaining places at the end
+		for k := range min(8, 1+7*max(0, 9-i)) { // at the end, single streams take the remaining places
 			topics = append(topics, fmt.Sprintf("run:none%d-%d", i, k))
 		}
 		if last, err = stream(viewer, strings.Join(topics, ",")); err != nil {
@@ -427,7 +427,7 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("the viewer gets %s, the admin %s", last, line), nil
 }
 
-// plainHTTP succeeds if the page, requested through a proxy with HTTPS, does not tell browsers
+// plainHTTP succeeds if a page that is requested through an HTTPS proxy does not tell browsers
 // to use only HTTPS.
 func plainHTTP(ctx context.Context, f *Fleet) (Result, error) {
 	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")

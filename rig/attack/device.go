@@ -90,7 +90,7 @@ func (f *Fleet) forecaster(ctx context.Context, token string) (*forecaster, erro
 	return a, err
 }
 
-// send makes a request on a separate connection and returns the status.
+// send makes a request over a separate connection and returns the status.
 func (a *forecaster) send(ctx context.Context, method, path, body string, within time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -148,7 +148,7 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	defer wg.Wait()
 	defer stop()
 	for range 5 {
-		wg.Go(func() { _, _ = a.send(posting, http.MethodPost, "/v1/weather", body.String(), time.Minute) }) // only the reading counts
+		wg.Go(func() { _, _ = a.send(posting, http.MethodPost, "/v1/weather", body.String(), time.Minute) }) // only the answer to the reading matters
 	}
 	if err := product.Sleep(ctx, time.Second); err != nil {
 		return Result{}, err
@@ -161,8 +161,8 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("a reading is answered with %d after %.1f s", status, time.Since(begun).Seconds()), nil
 }
 
-// fillMemory succeeds if four simultaneous answers of a weather service with 820,000 empty
-// times raise the agent's memory by more than half of its unit's limit.
+// fillMemory succeeds if four simultaneous documents of weather with 820,000 empty times raise
+// the agent's memory by more than half of its systemd unit's limit.
 func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 	const most = 32 // MB
 	a, err := f.forecaster(ctx, "")
@@ -177,7 +177,7 @@ func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 	body := `{"utc_offset_seconds":0,"hourly_units":{"temperature_2m":"°C"},"hourly":{"time":[` + strings.Repeat(`"",`, rows-1) + `""],"temperature_2m":[` + strings.Repeat("0,", rows-1) + "0]}}"
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() { _, _ = a.send(ctx, http.MethodPost, "/v1/weather", body, 2*time.Minute) }) // only the memory counts
+		wg.Go(func() { _, _ = a.send(ctx, http.MethodPost, "/v1/weather", body, 2*time.Minute) }) // only the memory matters
 	}
 	wg.Wait()
 	after, err := memory(a.Process, "VmHWM")
@@ -280,8 +280,8 @@ func readableReadings(_ context.Context, f *Fleet) (Result, error) {
 	return repelled("the file is private"), nil
 }
 
-// revocationRace succeeds if the server serves a call that an agent begins after the answer
-// to its revocation. The agent calls on eight connections without a pause.
+// revocationRace succeeds if the server serves a call that an agent begins after the server has
+// confirmed its revocation. The agent calls on eight connections without a pause.
 func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -437,7 +437,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil || !ok {
 		return Result{}, fmt.Errorf("nginx does not forward requests: %w", err)
 	}
-	// Without nginx the path is answered; with nginx it is refused.
+	// The dashboard serves the path, and nginx refuses it.
 	if _, _, own, err := d.ask(ctx, http.MethodGet, "/api/info", "", ""); err != nil || !strings.Contains(own, "signed_in") {
 		return Result{}, fmt.Errorf("the dashboard does not respond: %s: %w", own, err)
 	}

@@ -100,8 +100,8 @@ func (f *Fleet) write(name, text string) (string, error) {
 	return f.path(name), os.WriteFile(f.path(name), []byte(text), 0o600)
 }
 
-// flags maps keys of server.yaml to the flags of serve that older binaries have instead. An
-// attack that once succeeded must be shown to still succeed on these binaries.
+// flags maps keys of server.yaml to the flags of serve that older binaries have instead. The
+// attacks that once succeeded must still succeed on these binaries.
 var flags = map[string]string{
 	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
 	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",
@@ -114,7 +114,7 @@ func (g *ground) knows(key string) bool {
 	return strings.Contains(g.help, "--set ") || strings.Contains(g.help, flags[key]+" ")
 }
 
-// serveArgs returns the arguments of serve in the form that the binary accepts.
+// serveArgs returns the arguments of serve in the syntax that the binary accepts.
 func (g *ground) serveArgs(args []string) []string {
 	if strings.Contains(g.help, "--set ") {
 		return args
@@ -134,7 +134,7 @@ func (g *ground) serveArgs(args []string) []string {
 	return old
 }
 
-// commandArgs returns the arguments of a command in the form that the binary accepts.
+// commandArgs returns the arguments of a command in the syntax that the binary accepts.
 func (g *ground) commandArgs(args []string) []string {
 	formerly, ok := map[string]string{"client": "clients", "fleet": "agents", "run": "runs", "user": "users"}[args[0]]
 	if !ok || strings.Contains(g.help, "--set ") {
@@ -227,7 +227,7 @@ func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, fl
 }
 
 // startAgain starts an agent that has joined. The fleet is smaller than the agents' default
-// minimum. Binaries from before that default have no policy for it, and need none.
+// minimum. Binaries from before that default need no policy for it.
 func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*product.Process, error) {
 	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
 	if err != nil {

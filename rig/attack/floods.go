@@ -26,7 +26,7 @@ type flood struct {
 	joins, writes bool
 }
 
-// allFloods lists the floods of the review, and floods to which the fixes could be vulnerable.
+// allFloods lists the floods of the review, and floods that the fixes might not withstand.
 func allFloods() []flood {
 	return []flood{
 		{id: "H2", name: "one agent announces 10,000 clients in a loop", begin: announcing, writes: true},
@@ -39,8 +39,8 @@ func allFloods() []flood {
 	}
 }
 
-// Durations of a flood in make attacks, where all attacks together must be fast, and of the
-// measurement before it.
+// Durations of a flood in make attacks, whose attacks together must be fast, and of the
+// measurement before the flood.
 const (
 	floodFor   = 8 * time.Second
 	controlFor = 2 * time.Second
@@ -66,7 +66,7 @@ func floods() (all []Attack) {
 	return all
 }
 
-// measured is the service for honest callers during a flood.
+// measured describes the service for honest callers during a flood.
 type measured struct {
 	flood
 	*honest
@@ -129,7 +129,7 @@ func (f flood) measure(ctx context.Context, fleet *Fleet, d time.Duration) (*mea
 	if err != nil {
 		return nil, err
 	}
-	// All agents call once, so that those that keep a connection open have one.
+	// All agents call once, so that agents that keep a connection open have one.
 	for _, call := range h.agents {
 		if err := call(ctx); err != nil {
 			return nil, err

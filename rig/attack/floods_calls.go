@@ -70,7 +70,7 @@ func checkingIn(ctx context.Context, s *Server) ([]string, func() string, error)
 		q.Pushed = append(q.Pushed, &v1.Turns{Run: fmt.Sprint("run", i), Round: 1, Clients: list})
 		q.Training = append(q.Training, &v1.Turns{Run: fmt.Sprint("run", i), Round: 1, Clients: list})
 	}
-	body, err := proto.Marshal(q) // once, because the attacker's own CPU time must not hide the server's
+	body, err := proto.Marshal(q) // encoded once, because the attacker's CPU time must not hide the server's
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,7 +115,7 @@ func trickling(ctx context.Context, s *Server) ([]string, func() string, error) 
 	}
 	h := newHolder(ctx, s)
 	for _, a := range all {
-		for range 12 { // the server reads eight of these at a time
+		for range 12 { // the server reads eight messages at a time
 			h.hold(a.TLS, func(c io.ReadWriter) error {
 				return slowly(ctx, c, v1.AgentServiceExchangeProcedure, 8<<20, 1)
 			})
@@ -147,7 +147,7 @@ func slowly(ctx context.Context, c io.ReadWriter, procedure string, length, firs
 	}
 	answered := make(chan struct{})
 	go func() {
-		_, _ = c.Read(make([]byte, 1)) // an answer or an error: both end the message
+		_, _ = c.Read(make([]byte, 1)) // an answer or an error, which both end the message
 		close(answered)
 	}()
 	if _, err := c.Write(make([]byte, first)); err != nil {

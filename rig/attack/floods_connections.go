@@ -40,7 +40,7 @@ func (h *holder) hold(config *tls.Config, use func(io.ReadWriter) error) {
 				h.open.Add(1)
 				h.opened.Add(1)
 				stop := context.AfterFunc(h.ctx, func() { c.Close() })
-				_ = use(c) // however it ended, the next connection follows
+				_ = use(c) // open the next connection, however this one ended
 				stop()
 				c.Close()
 				h.open.Add(-1)
@@ -119,8 +119,8 @@ func enoughFiles() error {
 	return nil
 }
 
-// anonymousCalls is strangers who keep a connection open and request a page that does not
-// exist every 40 seconds, before the server would close an idle connection.
+// anonymousCalls is a flood by strangers who keep connections open. They request a nonexistent
+// page every 40 seconds, before the server would close an idle connection.
 func anonymousCalls(ctx context.Context, s *Server) ([]string, func() string, error) {
 	config, err := s.Anonymous()
 	if err != nil {
@@ -158,7 +158,7 @@ func anonymousCalls(ctx context.Context, s *Server) ([]string, func() string, er
 	return []string{attackersFrom}, h.done, h.wait(manyConnections - 500)
 }
 
-// bareConnections is strangers who connect and send nothing.
+// bareConnections is a flood by strangers who connect and send nothing.
 func bareConnections(ctx context.Context, s *Server) ([]string, func() string, error) {
 	if err := enoughFiles(); err != nil {
 		return nil, nil, err

@@ -15,8 +15,8 @@ import (
 )
 
 // The honest agents during a flood. Half of them keep a connection open and share the
-// attackers' address, as behind the same router. The others have another address and open a
-// connection for every check-in, as do agents that check in rarely.
+// attackers' address, as behind the same router. The other agents have another address and open
+// a connection for every check-in, like agents that check in rarely.
 const (
 	honestAgents = 16
 	honestEvery  = 250 * time.Millisecond
@@ -59,9 +59,9 @@ func (s *service) quantile(q float64) time.Duration {
 	return s.times[min(int(q*float64(len(s.times))), len(s.times)-1)]
 }
 
-// served reports whether at least 99 % of the calls were answered, and 99 % of the answers
-// took at most a second longer than check-ins without a flood. Those take milliseconds
-// unless the machine is busy.
+// served reports whether at least 99 % of the calls were answered, and 99 % of the answers took
+// at most a second longer than check-ins without a flood. Check-ins without a flood take
+// milliseconds unless the machine is busy.
 func (s *service) served(before *service) bool {
 	return s.answered() >= 0.99 && s.quantile(0.99) <= time.Second+min(before.quantile(0.99), 2*time.Second)
 }

@@ -161,7 +161,7 @@ func (s *Server) seenSince(ctx context.Context, client string, since time.Time, 
 
 // stolenOperator succeeds if a copy of the operator's folder can still create tokens after
 // the operator has created new credentials and revoked the old ones, as far as the server
-// supports that.
+// supports this.
 func stolenOperator(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -259,8 +259,8 @@ func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("second join: %v; origin of the first is known", err), nil
 }
 
-// visibleToken succeeds if an agent can join only with its token in the arguments, which all
-// users of a machine can read, or if the token appears in what the process shows or stores.
+// visibleToken succeeds if an agent can join only with its token among the arguments, which all
+// users of a machine can read, or if the token appears in the process's output or files.
 func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {
@@ -390,8 +390,8 @@ func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%s", seen), nil
 }
 
-// renew requests a new certificate for an agent and its current key, and returns the agent
-// with it.
+// renew requests a new certificate for an agent and its current key, and returns the agent with
+// that certificate.
 func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, a.Key)
 	if err != nil {

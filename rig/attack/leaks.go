@@ -32,11 +32,10 @@ func leaks() []Attack {
 	}
 }
 
-// learned is the correlation above which an attack has succeeded, and solved the correlation
-// that it must reach without defences.
+// learned is the correlation above which an attack has succeeded, and solved is the correlation
+// that an attack must reach without defences.
 const learned, solved = 0.2, 0.8
 
-// leaker is an attack on readings.
 type leaker struct {
 	// before is the attack of the review, on a home with few readings.
 	before func(ctx context.Context, t *leak.Target) (float64, error)
@@ -115,7 +114,7 @@ func declinedBy(err error) string {
 }
 
 // mean returns the mean correlation of several homes. With a hundred hours, a correlation of up to
-// 0.2 occurs by chance, which the mean over several homes avoids.
+// 0.2 occurs by chance. A mean over several homes avoids such correlations.
 func mean(all []float64, err error) (float64, error) {
 	sum := 0.0
 	for _, c := range all {

@@ -58,7 +58,7 @@ func TestLeaks(t *testing.T) {
 	}
 	d := yearOfHomes(t)
 	n := d.Meter(0)
-	cut, largest := len(n.Load)*7/10, 512 // an eighth of the training examples, which end at a block
+	cut, largest := len(n.Load)*7/10, 512 // an eighth of the training examples, which end at the end of a block
 	target := func(meters ...int) *leak.Target {
 		return &leak.Target{Data: d, Meters: meters, Kernel: k, Open: leak.Defended(d, k, policy.Default())}
 	}
@@ -126,8 +126,8 @@ func figures(all []float64) string {
 	return strings.Join(text, ", ")
 }
 
-// TestWhatRemains prints what the same agents still reveal: means, and the examples that
-// suitably chosen weights single out.
+// TestWhatRemains prints what such agents still reveal: means, and examples that an attacker
+// singles out with suitable weights.
 func TestWhatRemains(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("takes minutes: make leaks")

@@ -4,12 +4,12 @@
 //	go -C rig run ./attack -bin ../bin/loadstar
 //	go -C rig run ./attack -bin ../bin/loadstar -only C1,H3
 //
-// Every attack starts its own server from the binary. Its criterion is in the doc comment of
-// its function. The last line of the output is the result. The exit code is 1 if an attack
-// succeeds. With -before COMMIT, the command carries out only the attacks against which the
-// commit lacks defences, and the exit code is 1 if one of them is repelled. The binary of that
-// commit must be vulnerable to each of them, because otherwise the attack proves nothing. The
-// attacks on readings (leaks.go) call the agent's code in this process, first without its
+// Every attack starts its own server from the binary. The doc comment of the attack's function
+// states its criterion. The last line of the output is the result. The exit code is 1 if an
+// attack succeeds. With -before COMMIT, the command carries out only the attacks against which
+// the commit lacks defences, and the exit code is 1 if one of them is repelled. The binary of
+// that commit must be vulnerable to each of them, because otherwise the attack proves nothing.
+// The attacks on readings (leaks.go) call the agent's code in this process, first without its
 // defences, where they must succeed in every run.
 package main
 
@@ -37,10 +37,11 @@ import (
 type Attack struct {
 	ID   string // ID in the review, with a letter if one entry contains several attacks
 	Name string
-	// Alone runs the attack while no other attack runs, because it measures times. It is carried
-	// out up to three times. It succeeds if callers were turned away twice, because an attack
-	// that works every other time works. It also succeeds if callers were not served in time
-	// three times. A single pause of a second on a shared machine is not the server's fault.
+	// Alone runs the attack while no other attack runs, because it measures times. The attack
+	// has up to three attempts. It succeeds if callers were turned away in two of them, because
+	// an attack that works every other time works. It also succeeds if callers were not served
+	// in time in all three. A single pause of a second on a shared machine is not the server's
+	// fault.
 	Alone bool
 	// Long starts the attack before the others, because it waits for more than half a minute.
 	Long bool
@@ -238,7 +239,8 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 	return rows
 }
 
-// outcomes counts the attempts that were repelled, and those in which callers were turned away.
+// outcomes counts the attempts that were repelled, and the attempts in which callers were
+// turned away.
 func outcomes(all []Result) (held, hard int) {
 	for _, r := range all {
 		if r.Repelled {
@@ -279,7 +281,7 @@ func (r *row) word() string {
 	}
 }
 
-// judge prints the table and returns an error if the outcome is not the expected one.
+// judge prints the table, and returns an error if the outcome is not as expected.
 func judge(o options, rows []row, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "attack\toutcome\twhat\tobserved")

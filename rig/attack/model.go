@@ -93,7 +93,8 @@ func poisonAverage(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // poisonDense succeeds if the validation error of the honest clients, which does not include the
-// attacker's, increases by a quarter. Without limits on updates it must increase by that much.
+// attacker's, increases by a quarter. Without limits on updates, the error must increase that
+// much.
 func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 	const plan = "name: dense\nalgorithm: fedavg\nrounds: 5\nmodel: {name: dense, inputs: [recent, lags, calendar]}\nserver: {%s}\nevaluate: {every: 1}\n"
 	within := func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
@@ -143,8 +144,8 @@ func poisonControl(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // spoilt judges a run with one attacker by its first and last rounds. The attack succeeds
-// if fewer than three quarters of the honest clients are counted at the end, if the loss
-// increased by a quarter or is not a number, or if the run did not finish.
+// if fewer than three quarters of the honest clients are counted at the end, if the loss has
+// increased by a quarter or is not a number, or if the run has not finished.
 func spoilt(r *v1.GetRunResponse) (Result, error) {
 	all := rounds(r)
 	if len(all) == 0 {

@@ -21,8 +21,8 @@ import (
 	"loadstar/rig/product"
 )
 
-// outsiders lists attacks on the stores that a server uses, and attacks that start from there.
-// They set up the stores as docs/how-to/stores.md describes.
+// outsiders lists attacks on the stores that a server uses, and attacks that start from these
+// stores. They set up the stores as docs/how-to/stores.md describes.
 func outsiders() []Attack {
 	return []Attack{
 		{ID: "X5", Name: "another role of the same PostgreSQL reaches the ledger, or the server's role other databases", Run: databaseRights},
@@ -96,7 +96,7 @@ func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("10 statements of both roles are refused, and the server works"), nil
 }
 
-// try executes statements. If the database refuses one of them or the connection, try returns
+// try executes statements. If the database refuses the connection or a statement, try returns
 // the reason.
 func try(ctx context.Context, url string, statements ...string) (refused, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callFor)
@@ -130,7 +130,7 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	store := httptest.NewServer(gofakes3.New(memory).Server())
 	f.later(func() error { store.Close(); return nil })
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
-		if err := os.Setenv(name, "attack"); err != nil { // for the server, which inherits our environment
+		if err := os.Setenv(name, "attack"); err != nil { // the server inherits our environment
 			return Result{}, err
 		}
 	}

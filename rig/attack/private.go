@@ -27,9 +27,9 @@ import (
 	"loadstar/rig/product"
 )
 
-// privates lists the attacks on private runs. The keeper is a process of the binary. A server that
-// lies to the keeper, and one that lies to agents of this tree, run in this process, because the
-// binary's server does not lie. Members that lie call the binary's server.
+// privates lists the attacks on private runs. The keeper is a process of the binary. Servers that
+// lie to the keeper or to agents of this tree run in this process, because the binary's server
+// does not lie. Members that lie call the binary's server.
 func privates() []Attack {
 	return []Attack{
 		{ID: "P1", Name: "a server asks the keeper twice for one round", Run: askTwice},
@@ -204,8 +204,8 @@ func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) error {
 	return err
 }
 
-// copied starts another keeper on a copy of the folder. It does not know what the first one
-// releases from now on, like a keeper without the rule that it releases only once.
+// copied starts another keeper on a copy of the folder. The copy does not know what the first
+// keeper releases from then on, so it acts like a keeper that may release a sum twice.
 func (v *vault) copied(ctx context.Context, name string) (*vault, error) {
 	if err := v.Kill(); err != nil {
 		return nil, err
@@ -343,7 +343,7 @@ func rulesOf(all []attempt) string {
 	return strings.Join(rules, ", ")
 }
 
-// round returns the description for which, according to the server, results are masked. The
+// round returns the description for which results are masked, according to the server. The
 // limits are above the norms of hide.
 func (v *vault) round(run string, number int64, check string) *v1.MaskedRound {
 	const length, limit = 64, 1 << 24
@@ -413,7 +413,7 @@ func (v *vault) open(ctx context.Context, q *v1.MaskedRound, all []*hidden) ([]u
 	return sum, nil
 }
 
-// opens is like open, but without the sum; it is used for attempts.
+// opens is like open, but returns no sum. Attempts use it.
 func (v *vault) opens(ctx context.Context, q *v1.MaskedRound, all []*hidden) func() error {
 	return func() error { _, err := v.open(ctx, q, all); return err }
 }
@@ -451,7 +451,6 @@ func plainSum(all []*hidden) []uint64 {
 	return sum
 }
 
-// minus returns x - y.
 func minus(x, y []uint64) []uint64 {
 	d := slices.Clone(x)
 	for i := range d {

@@ -43,7 +43,7 @@ type caller struct {
 
 	mu       sync.Mutex
 	receipt  bool     // the agent was sent a receipt
-	enrolled bool     // the agent has called again since then
+	enrolled bool     // the agent has called again since the receipt
 	task     *v1.Task // nil once it is answered
 	result   *v1.Result
 	reason   string
@@ -140,7 +140,7 @@ privacy: {mode: private, keepers: [auditor], least: 2, check: %s}
 evaluate: {every: 0}
 `
 
-// callers starts a keeper and the agents, and waits until these are enrolled.
+// callers starts a keeper and the agents, and waits until the agents are enrolled.
 func (f *Fleet) callers(ctx context.Context) (*callers, error) {
 	const n = 3
 	v, err := f.lyingVault(ctx, "keeper", 0, "least: 2")
@@ -185,7 +185,7 @@ func (f *Fleet) callers(ctx context.Context) (*callers, error) {
 		server := httptest.NewServer(c)
 		f.later(func() error { server.Close(); return nil })
 		group.Go(func() {
-			_ = agent.Run(running, agent.Config{ // if it ends, it does not respond
+			_ = agent.Run(running, agent.Config{ // an agent that has ended does not respond
 				Dir: f.path(c.name), Server: server.URL, Client: server.Client(), Dataset: d, Kernel: k, Policy: &allow, Chunk: 4 << 20, Name: c.name, Invitations: file,
 			})
 		})
@@ -249,9 +249,9 @@ func (cs *callers) begin(run, check string) (*terms.Terms, *v1.Task, error) {
 	}, nil
 }
 
-// isolate gives the first agent one task and the others a changed one. It then opens the sum as if
-// all had received the first task. It reports whether the sum was opened, and otherwise the
-// reason. Without a change, all agents get the same task.
+// isolate gives the first agent one task and the others a changed one. It then asks the keeper for
+// the sum as if all had received the first task. It reports whether the keeper opened the sum, or
+// the reason for a refusal. Without a change, all agents get the same task.
 func (cs *callers) isolate(ctx context.Context, run, check string, change func(*v1.Task)) (opened bool, why error, err error) {
 	t, task, err := cs.begin(run, check)
 	if err != nil {

@@ -132,8 +132,8 @@ type falseSum struct {
 	lie   func(*v1.KeeperReleaseRequest, *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse
 }
 
-// falseSums returns the lies. The attack's keeper signs each of them, unless the lie is about
-// the signature.
+// falseSums returns the lies. The attack's keeper signs every lie except the one about the
+// signature.
 func (k *forger) falseSums() []falseSum {
 	return []falseSum{
 		{"noise", terms.ErrSum.Error(), false, func(q *v1.KeeperReleaseRequest, a *v1.KeeperReleaseResponse) *v1.KeeperReleaseResponse {
@@ -233,8 +233,8 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d wrong answers change no weights: the round is abandoned because its sum is impossible, or waits because the keeper's signature or length is wrong; rounds with right masks are merged", len(lies)), nil
 }
 
-// says waits until the run is past a round, or shows the reason for its wait, and returns its state
-// at that time. If the round is abandoned, the reason must be the lie's.
+// says waits until the run is past a round, or shows why it waits, and returns the run's state at
+// that time. If the round is abandoned, the reason must be the lie's.
 func (c *club) says(ctx context.Context, run string, number, version int64, l falseSum) (*v1.Run, error) {
 	var r *v1.GetRunResponse
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {

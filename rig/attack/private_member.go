@@ -242,8 +242,7 @@ func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason
 	return p.GetOutcome() == v1.Outcome_OUTCOME_COUNTED, p.GetReason(), nil
 }
 
-// honestly sends honest results of all members but the hostile ones; all honest results must be
-// counted.
+// honestly sends honest results of all honest members, which must all be counted.
 func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) error {
 	for _, m := range c.members {
 		if slices.Contains(hostile, m) {
@@ -286,8 +285,7 @@ type hostileResult struct {
 }
 
 // hostileRound makes a member send false results of one client each, and then the others send
-// honest ones. It returns which of the false results were counted, and why the others were
-// not.
+// honest ones. It returns which false results were counted, and why the others were not.
 func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult) (counted, reasons []string, err error) {
 	m := c.members[len(c.members)-1]
 	task, t, err := c.tasked(ctx, m, run, 0)
@@ -317,7 +315,7 @@ func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult
 }
 
 // hostileMember plays a round with false results and check: norm. No false result may be counted,
-// and the others must be merged. Without the check, all results must be counted.
+// and the honest results must be merged. Without the check, all results must be counted.
 func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken *Result, spoiled string, err error) {
 	c, err := f.club(ctx, len(all))
 	if err != nil {
@@ -368,8 +366,8 @@ func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken 
 }
 
 // garbageMask succeeds if a result that is random, or masked with another key, is counted with
-// check: norm, or if the honest results of its round are not merged. With check: none it must be
-// counted and spoil the round.
+// check: norm, or if the honest results of its round are not merged. With check: none, it must
+// be counted and spoil the round.
 func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 	noise := func(x []uint64, _ []mask.Block) {
 		b := make([]byte, 8*len(x))
@@ -392,7 +390,7 @@ func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // tripleNorm succeeds if an update of three times the limit is counted with check: norm, regardless
-// of how the excess is distributed. With check: none it must be counted. Honest updates at the
+// of how the excess is distributed. With check: none, it must be counted. Honest updates at the
 // limit must be counted.
 func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 	const times = 3
@@ -417,9 +415,9 @@ func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("3 forms are rejected by the check of the keeper, and honest updates at the limit are merged; with check: none all are counted"), nil
 }
 
-// replayEnrolment succeeds if a seal that was sent before creates a member. It may be another
-// agent's seal, or an agent's own after the keeper's administrators have reset or revoked the
-// agent. A repeated seal of an existing member must change nothing.
+// replayEnrolment succeeds if a seal that was sent before creates a member. The seal may be
+// another agent's, or an agent's own after the keeper's administrators have reset or revoked
+// the agent. A repeated seal of an existing member must change nothing.
 func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
 	open, err := f.lyingVault(ctx, "open", 1, "members: server")
 	if err != nil {

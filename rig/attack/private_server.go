@@ -15,9 +15,9 @@ import (
 )
 
 // askTwice succeeds if the keeper releases a round to a second request that differs from the
-// first, even after it was killed, or if it releases an earlier round. A copy of the keeper
-// from before the release must answer the second request, and the difference between the two
-// sums must be the update of one agent. Otherwise the attack proves nothing.
+// first, even after it was killed, or if the keeper releases an earlier round. A copy of the
+// keeper from before the release must answer the second request, and the difference between the
+// two sums must be the update of one agent. Otherwise the attack proves nothing.
 func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 8)
 	if err != nil {
@@ -74,9 +74,9 @@ func orSucceeded(broken *Result) Result {
 	return *broken
 }
 
-// askForFewer succeeds if the keeper releases the sum of fewer agents than its rules require, of
-// parts of a cell, or of one result that is counted twice. A keeper with the lowest possible rules
-// must reveal an update.
+// askForFewer succeeds if the keeper releases a sum of fewer agents than its rules require, a sum
+// of parts of a cell, or a sum that contains one result twice. A keeper with the lowest possible
+// rules must reveal an update.
 func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
 	low, err := f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0")
 	if err != nil {
@@ -216,7 +216,7 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // askInSecondRun succeeds if results that were masked for one run are opened in another run, or
-// pass the check there. In their own run they must be opened.
+// pass the check there. In their own run, they must be opened.
 func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
 	v, err := f.lyingVault(ctx, "keeper", 8)
 	if err != nil {
@@ -265,8 +265,8 @@ func short(sum []uint64) (n int) {
 }
 
 // inventMembers succeeds if a keeper accepts a member without an invitation or with a used one,
-// gives a member's place to another key, or opens a sum with members that enrolled on the same day.
-// A keeper that accepts everyone whom the server names must reveal the update of the only real
+// accepts another key for a member, or opens a sum with members that enrolled on the same day. A
+// keeper that accepts everyone whom the server names must reveal the update of the only real
 // member.
 func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	credulous, err := f.lyingVault(ctx, "credulous", 1, "members: server")

@@ -55,7 +55,7 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 	}
 	training, stop := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	wait.Go(func() { _ = victim.stall(training) }) // if it ends, the round still lacks its result
+	wait.Go(func() { _ = victim.stall(training) }) // if the victim ends, the round still lacks its result
 	defer wait.Wait()
 	defer stop()
 	run, err := s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1))
@@ -125,7 +125,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 		examples = min(examples, most)
 	}
 	fold := round.NewFold(parts.Rules)
-	if l.updates == 0 { // an empty sum still has the form of a sum
+	if l.updates == 0 { // an empty sum has the format of a sum
 		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: 1, Delta: make([]float32, len(weights))}, weights); err != nil {
 			return 0, err
 		}

@@ -36,7 +36,7 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	if err := errors.Join(s.Kill(), product.Sleep(ctx, 2*time.Second)); err != nil {
 		return Result{}, err
 	}
-	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes when it starts
+	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes receipts when it starts
 		return Result{}, err
 	}
 	after := before
@@ -53,7 +53,6 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	return repelled("%d receipts are deleted", before), nil
 }
 
-// receipts counts the receipts in the server's ledger.
 func (s *Server) receipts(ctx context.Context) (n int, err error) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Dir, "ledger.db")+"?mode=ro&_pragma=busy_timeout(5000)")
 	if err != nil {

@@ -18,7 +18,7 @@ func rotations() []Attack {
 }
 
 // oneKeyForEver succeeds if the root of a running server cannot be replaced, or if an agent
-// that joined before cannot continue after it has renewed its certificate.
+// that joined before the replacement cannot continue after renewing its certificate.
 func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

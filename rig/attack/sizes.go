@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// eavesdroppers lists the attacks of somebody who observes an agent's connection but cannot
+// eavesdroppers lists the attacks by somebody who observes an agent's connection but cannot
 // decrypt it.
 func eavesdroppers() []Attack {
 	return []Attack{{ID: "X9", Name: "the sizes of an agent's messages tell whether the house is empty", Run: sizesOfResults}}

@@ -20,7 +20,7 @@ func spies() []Attack {
 }
 
 // denseSpies lists the same attacks on the model dense, which the reviewed versions did not have.
-// Each attack is carried out twice in one run. Without the defence it must succeed.
+// Each attack is carried out twice in one run. Without the defence, the attack must succeed.
 func denseSpies() []Attack {
 	return []Attack{
 		{ID: "C1b", Name: "a plan of dense reads an example out of one update", Run: readDense},
@@ -126,7 +126,7 @@ evaluate: {every: 0}
 `
 
 // readDense succeeds if an agent trains the plan and the example reconstructed from two downloads
-// belongs to a meter. An agent without a policy must be vulnerable to it.
+// belongs to a meter. An agent without a policy must be vulnerable to the attack.
 func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

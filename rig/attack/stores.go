@@ -90,8 +90,8 @@ func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
 	return f.mustNotServe(ctx, "the server starts with a new root")
 }
 
-// mustNotServe starts a server on the folder of the previous one. If it serves, the attack has
-// succeeded, with the given text as its result.
+// mustNotServe starts a server on the folder of the previous one. If the server serves, the
+// attack has succeeded, with the given text as its result.
 func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 	_, err := f.Serve(ctx)
 	if errors.Is(err, product.ErrEnded) {
@@ -100,9 +100,8 @@ func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 	return succeeded("%s", text), err
 }
 
-// restoreRevoked succeeds if an agent that was revoked after a backup is served once the
-// backup has been restored. The list of revocations is restored too if the server keeps
-// one.
+// restoreRevoked succeeds if an agent that was revoked after a backup is served once the backup
+// has been restored. The list of revocations is restored, too, if the server keeps one.
 func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 	s, err := f.Serve(ctx)
 	if err != nil {

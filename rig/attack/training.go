@@ -15,9 +15,9 @@ import (
 	"loadstar/rig/product"
 )
 
-// answer computes a client's result for a task, which consists of its share and its
-// numbers. The numbers are the change of the weights, followed by that of the control
-// variate if the task has one.
+// answer computes a client's result for a task, which consists of its share and its numbers.
+// The numbers are the change of the weights, followed by the change of the control variate if
+// the task has one.
 type answer func(t *v1.Task, weights []float32) ([]float32, *v1.Share)
 
 // harmless answers with a small change in no particular direction.
@@ -181,7 +181,7 @@ func (s *Server) look(ctx context.Context, run string) (*v1.GetRunResponse, erro
 	return o.GetRun(ctx, &v1.GetRunRequest{Run: run, Rounds: 100})
 }
 
-// follow returns the run once it has ended, or its current state when the time is up.
+// follow returns the run once it has ended, or its current state when the time limit is over.
 func (s *Server) follow(ctx context.Context, run string, within time.Duration) (*v1.GetRunResponse, error) {
 	var r *v1.GetRunResponse
 	_, err := product.Eventually(ctx, within, func() (bool, error) {

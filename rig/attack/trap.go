@@ -278,9 +278,9 @@ func alikeness(x, y []float64) float64 {
 // setTrap sends weights of a lying server to an agent. Without a policy, one update must reveal
 // the home's mean load by hour. Otherwise the attack proves nothing. The attack is repelled if
 // an agent with the default policy declines both this plan and the weights with a plan that the
-// policy accepts. It must decline the weights as version 0, as the next version, and as a
-// version of a run that it enters late. If only the check of weights is off, it must train the
-// same weights.
+// policy accepts. The agent must decline the weights as version 0, as the next version, and as
+// a version of a run that it enters late. If only the check of weights is off, the agent must
+// train the same weights.
 func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	const solved = 0.9
 	d, means, err := trapHome()

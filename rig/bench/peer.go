@@ -83,5 +83,5 @@ func (p *Peer) failed(err error) error {
 // Stop ends the process.
 func (p *Peer) Stop() {
 	p.in.Close()
-	_ = p.cmd.Wait() // its answers tell whether it worked
+	_ = p.cmd.Wait() // its answers show whether it worked
 }

@@ -49,7 +49,8 @@ func (r *repeated) without(ctx context.Context, since time.Time) error {
 }
 
 // waits returns what a running run reports about the keeper that was stopped at a given time, and
-// the time in it. It checks that the report names the keeper and a time close to the given one.
+// the time in the report. It checks that the report names the keeper and a time close to the
+// given one.
 func (a *auditor) waits(ctx context.Context, since time.Time, within time.Duration) (text string, at time.Time, err error) {
 	told, err := product.Eventually(ctx, within, func() (bool, error) {
 		all, err := a.ledger.runs(ctx, "")
@@ -84,8 +85,8 @@ func (a *auditor) waits(ctx context.Context, since time.Time, within time.Durati
 	if err != nil {
 		return "", at, err
 	}
-	// The report has the time of the keeper's last answer. Every process asks once a minute, and calls
-	// that the keeper serves when it is stopped still get an answer.
+	// The report has the time of the keeper's last answer. Every process calls the keeper once a
+	// minute, and calls in progress when the keeper stops still get an answer.
 	if late := at.Sub(since.Truncate(time.Second)); late < -90*time.Second || late > 10*time.Second {
 		return "", at, fmt.Errorf("the keeper was stopped at %s, but the run reports %q", since.UTC().Format(form), text)
 	}

@@ -106,7 +106,7 @@ func (f *findings) addRounds(runs []run, rounds []closed, counted map[turn]int, 
 	for _, r := range rounds {
 		f.rounds++
 		merged[r.run] += r.counted
-		// In a round that evaluates, all clients evaluate, and each counts once.
+		// In a round that evaluates, all clients evaluate, and each is included once.
 		if r.evaluated != 0 && r.evaluated != r.counted {
 			f.fault("round %d of %s: counted %d clients and evaluated %d", r.round, r.run, r.counted, r.evaluated)
 		}

@@ -179,7 +179,7 @@ func newJumps(t *trial, log io.Writer) injector {
 		if err := t.system.setClock(j.whose, j.by); err != nil {
 			return err
 		}
-		_ = product.Sleep(ctx, lasts) // the loop below ends with the context too
+		_ = product.Sleep(ctx, lasts) // the loop below ends with the context, too
 		return t.system.setClock(j.whose, 0)
 	}
 	return r

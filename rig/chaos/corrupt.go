@@ -35,7 +35,7 @@ type stored struct {
 	harmless, found, bad int
 }
 
-// verdicts of a damaged file.
+// The verdicts on a damaged file.
 const (
 	harmless = "harmless"
 	detected = "detected"
@@ -209,7 +209,7 @@ func (k *stored) difference(got map[string]string) string {
 	return strings.Join(all[:min(len(all), 5)], ", ")
 }
 
-// spot chooses a random byte of the files of this kind.
+// spot chooses a random byte in files of this kind.
 func (k *stored) spot(dir string, rng *rand.Rand) (path string, off int64, err error) {
 	type file struct {
 		path string
@@ -230,7 +230,7 @@ func (k *stored) spot(dir string, rng *rand.Rand) (path string, off int64, err e
 		return "", 0, errors.Join(err, errors.New("there is no file to damage"))
 	}
 	// Half of the damages choose a file at random and the other half a byte, so that small
-	// files are damaged too.
+	// files are damaged, too.
 	f := all[rng.IntN(len(all))]
 	if rng.IntN(2) == 0 {
 		sum := int64(0)

@@ -32,8 +32,7 @@ type injector interface {
 type fault struct {
 	about string
 	// plural is the word for the faults in the last line of the output.
-	plural string
-	// cluster means that the fault requires the layout cluster.
+	plural  string
 	cluster bool
 	// keeper means that the fault requires a keeper.
 	keeper bool
@@ -95,8 +94,8 @@ var faults = map[string]fault{
 	"clocks": {
 		about: "set the clocks of servers, agents and PostgreSQL by an hour and a year, and back", plural: "jumps", cluster: true,
 		// A jump of the database's clock ends leases, and agents count as silent until they
-		// check in again. Here both times are longer than a year, so that the weights equal
-		// the simulator's.
+		// check in again. Both times are longer than a year here, so that the weights equal the
+		// simulator's.
 		arrange: func(l *layout) {
 			l.clocks, l.serve = true, []string{"--set", "rounds.lease=20000h", "--set", "agents.seen=20000h"}
 		},

@@ -174,13 +174,13 @@ func (b *bench) right(asynchronous map[string]bool) {
 }
 
 // fleetSize returns the number of clients and agents of a test, and the size of a round's
-// cohort. In the long form, these are the same as in make chaos.
+// cohort. In the long test, they are the same as in make chaos.
 func fleetSize() (clients, hosts, asked int) {
 	return testkit.Pick(50, meters), testkit.Pick(5, agents), testkit.Pick(10, cohort)
 }
 
-// TestFleet trains a fleet with each form of server. The weights must be byte-identical to
-// the simulator's, and every turn must be counted exactly once.
+// TestFleet trains a fleet with a single server and with a cluster. The weights must be
+// byte-identical to the simulator's, and every turn must be counted exactly once.
 func TestFleet(t *testing.T) {
 	forms := map[string]layout{
 		"one":     {},
@@ -213,9 +213,9 @@ func TestFleetFedSIM(t *testing.T) {
 	b.right(nil)
 }
 
-// TestUpgrade checks upgrades from the binary in $LOADSTAR_OLD to the binary under test. If
-// the variable is not set, the long form uses the binary under test for both, which at
-// least tests the upgrade test itself.
+// TestUpgrade checks upgrades from the binary in $LOADSTAR_OLD to the binary under test. If the
+// variable is not set, the long test upgrades from the binary under test to itself, which at
+// least tests the upgrade test.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("LOADSTAR_OLD")
 	if old == "" && !testkit.Long() {

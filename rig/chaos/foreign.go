@@ -24,8 +24,9 @@ type foreignCase struct {
 	// connection. shell is a script whose first argument is the ledger.
 	sqlite, python, shell string
 	running               bool // the action takes place while the server runs, which is killed afterwards
-	// refused is a part of the server's message if it must not start. The ledger is then
-	// restored. either means that the server may also start, and must then count correctly.
+	// refused is a part of the server's message if the server must not start. The ledger is
+	// then restored. either means that the server may also start, and must then count
+	// correctly.
 	refused string
 	either  bool
 }

@@ -26,7 +26,7 @@ type line struct {
 	delay, jitter time.Duration
 }
 
-// direction is the direction of data on a connection. Requests go up, and answers go down.
+// direction is the direction of data on a connection. Requests go up and answers go down.
 type direction int
 
 const (
@@ -153,7 +153,7 @@ func (f *forwarder) copy(c *carried, d direction) {
 	from, to := c.ends[d], c.ends[1-d]
 	defer func() {
 		from.Close()
-		if !c.silent() { // the other end of a dead connection does not see its end
+		if !c.silent() { // the other end of a dead connection must not see it end
 			to.Close()
 		}
 	}()

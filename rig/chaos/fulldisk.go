@@ -11,9 +11,9 @@ import (
 	"loadstar/rig/faultfs"
 )
 
-// fullDisks is the fault of disks that are full, or that the system has made read-only
-// because of errors. After a while there is space again. A supervisor restarts processes
-// that ended in the meantime.
+// fullDisks is the fault of disks that are full, or that the system has made read-only because
+// of errors. After a while, the disks work again. A supervisor restarts processes that ended in
+// the meantime.
 type fullDisks struct{}
 
 const (

@@ -20,7 +20,7 @@ type harm interface {
 	longest() time.Duration
 }
 
-// target is the target of one fault, usually one part and sometimes several parts at the same
+// target is what one fault hits: usually one part, and sometimes several parts at the same
 // time.
 type target struct {
 	system *system
@@ -131,7 +131,6 @@ func (cuts) begin(t *target, seed uint64) (how, detail string, err error) {
 	return "cut", detail, nil
 }
 
-// disks returns the disks of the target's machines.
 func (t *target) disks() (all []string) {
 	s := t.system
 	for _, p := range t.parts {
@@ -143,7 +142,6 @@ func (t *target) disks() (all []string) {
 	return all
 }
 
-// diskOf returns the disk of a part.
 func (s *system) diskOf(p part) string {
 	if p.Kind() == kindPostgres {
 		return s.database()

@@ -36,7 +36,7 @@ type killer struct {
 	harm    harm
 	rng     *rand.Rand // used only by the goroutine of run
 	share   map[string]int
-	most    int  // maximum number of kills in the same round before the killer waits for the round's end
+	most    int  // maximum number of kills in a round before the killer waits for its end
 	aim     bool // every other kill waits for a merge
 	log     io.Writer
 	seen    int64 // number of merged rounds at the latest check
@@ -44,7 +44,7 @@ type killer struct {
 
 	mu     sync.Mutex
 	down   map[part]bool
-	counts map[string]map[string]int // number of faults by what happened and by kind
+	counts map[string]map[string]int // number of faults, by result and by kind
 	rounds int64                     // number of rounds merged before the last kill
 	merges int                       // kills after which a closed round did not have its new version yet
 	faults []string

@@ -36,8 +36,8 @@ func (l *ledger) Close() {
 	}
 }
 
-// use calls do with a connection. A SQLite connection is opened and closed each time, so
-// that a restarted server is the only user of the files and has to recover them.
+// use calls do with a connection. A SQLite connection is opened and closed each time, so that a
+// restarted server is the only user of the files and must recover them.
 func (l *ledger) use(ctx context.Context, do func(ctx context.Context, db *sql.DB) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

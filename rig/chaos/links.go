@@ -44,10 +44,10 @@ type badLink struct {
 	every time.Duration
 }
 
-// badLinks lists the faults; those that take longest are at the end. A cut hits connections in
-// the middle of a request or of an answer. Agents and servers then repeat requests that the
-// peer may already have carried out. A connection that dies stays open and carries no more data
-// in one direction, so only timeouts detect it.
+// badLinks lists the faults, with the longest at the end. A cut hits connections in the middle
+// of a request or an answer. Agents and servers then repeat requests that the peer may already
+// have carried out. A connection that dies stays open and carries no more data in one
+// direction, so only timeouts detect it.
 func badLinks() []badLink {
 	all := []badLink{
 		{kind: "64 kbit/s", link: linkAgents, lasts: 15 * time.Second, begin: func(f *forwarder) { f.set(line{rate: 8000}) }},

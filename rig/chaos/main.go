@@ -105,7 +105,7 @@ func main() {
 	}
 }
 
-// check checks the flags. It returns in missing the reason why the fault cannot be injected on
+// check checks the flags. In missing, it returns the reason why the fault cannot be injected on
 // this machine.
 func (o *options) check() (missing, err error) {
 	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || !slices.Contains([]string{"one", "cluster", "private", "private-one"}, o.form) || o.fedsim && o.private() {
@@ -191,9 +191,9 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // planOf returns the plan of run i. The plans alternate between algorithms that need sums,
-// individual updates and control variates. All have limits. Those of the last kind clip
-// about half of the updates, so the weights show if a kill changes a limit. Earlier
-// versions do not know this setting, so upgrades use the other kinds.
+// individual updates and control variates. All have limits. The limits of the last kind clip
+// about half of the updates, so the weights show if a kill changes a limit. Earlier versions do
+// not know this setting, so upgrade tests use the other kinds.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
@@ -290,8 +290,7 @@ type trial struct {
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// If the call is retried, an earlier attempt may have created a token too, which does no
-	// harm.
+	// An earlier attempt may also have created a token, which does no harm.
 	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
 	if err != nil {
 		return err

@@ -75,8 +75,8 @@ func (a *auditor) trusted() []string {
 	}
 }
 
-// privateOf returns the private plan of run i. The plans alternate between results whose norm the
-// keeper checks, and results that it does not check. The seed decides which kind comes first.
+// privateOf returns the private plan of run i. Plans with and without a check of norms by the
+// keeper alternate. The seed decides which kind comes first.
 func privateOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\nclient: {steps: 1, batch: 16}\nprivacy: {mode: private, keepers: [auditor], least: 2, check: none}\n",
@@ -122,8 +122,8 @@ func said(log, text string) (n int) {
 }
 
 // addReleases compares the releases in the log of a stopped keeper with the rounds that were
-// merged. The keeper must have released each of these rounds once, and no others. Whatever
-// was killed, it has no reason to refuse requests of honest servers.
+// merged. The keeper must have released each of these rounds once, and no others. Whatever was
+// killed, the keeper has no reason to refuse requests of honest servers.
 func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 	out, err := a.command(ctx, "keeper", "log", "--dir", a.folder, "--last", "100000", "--json")
 	if err != nil {

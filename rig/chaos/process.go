@@ -136,8 +136,8 @@ func (p *process) Stop() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A process that has not yet installed its signal handler is killed by the signal. Its
-	// exit code is then -1.
+	// The signal kills a process that has not installed its signal handler yet. Its exit code
+	// is then -1.
 	if p.code != 0 && p.code != -1 {
 		return fmt.Errorf("%s ended with code %d after SIGTERM: %s", p.name, p.code, product.LastLine(p.Log(2000)))
 	}

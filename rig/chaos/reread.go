@@ -250,7 +250,7 @@ func readPostgres(ctx context.Context, dir string) (all map[string]string, err e
 	all = map[string]string{}
 	return all, withDB(p, func(db *sql.DB) error {
 		// PostgreSQL's checksums do not detect missing pages at the end of a table. Reading
-		// through an index does, and so do the product's queries of counted updates and
+		// through an index detects them, like the product's queries of counted updates and
 		// sums.
 		db.SetMaxOpenConns(1)
 		if _, err := db.ExecContext(ctx, "SET enable_seqscan = off"); err != nil {

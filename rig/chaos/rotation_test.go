@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// The sizes of TestRotation's fleet. The first agents never disconnect, so their clients'
-// run must have the simulator's weights.
+// The sizes of TestRotation's fleet. The first agents never disconnect, so the run of their
+// clients must have the simulator's weights.
 const (
 	rotationHosts  = 20
 	rotationSteady = 16
@@ -38,8 +38,8 @@ type rotation struct {
 
 // TestRotation replaces the issuer and the root of a running fleet of 20 agents, lets the
 // certificates of some agents expire, and revokes an agent. No round may be lost. One run
-// trains with agents that never disconnect and must have the simulator's weights. Further
-// runs train with the whole fleet and must merge all rounds.
+// trains with agents that never disconnect. Its weights must be the simulator's. Further runs
+// train with the whole fleet and must merge all rounds.
 func TestRotation(t *testing.T) {
 	clients := rotationHosts * testkit.Pick(4, 10)
 	b := newBench(t, layout{agents: rotationHosts, serve: []string{

@@ -23,7 +23,7 @@ import (
 type badStore struct {
 	good http.Handler
 	mu   sync.Mutex
-	how  string         // the fault that calls meet at present, or empty
+	how  string         // the current fault, or empty
 	hit  map[string]int // number of calls that met a fault
 	n    int            // calls so far
 }
@@ -84,8 +84,8 @@ func (b *badStore) hits(how string) int {
 	return b.hit[how]
 }
 
-// meet returns the fault of a call. Three of four calls have one, so that retries of the
-// same call meet it several times.
+// meet returns the fault of a call. Three of four calls meet one, so that retries of the same
+// call meet it several times.
 func (b *badStore) meet() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +123,7 @@ func (b *badStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // half carries out the call and sends half of the answer. The answer then ends with a reset, or
-// ends in an orderly way and states the length of the part that was sent.
+// it ends in an orderly way and states the length of the part that was sent.
 func (b *badStore) half(w http.ResponseWriter, r *http.Request, orderly bool) {
 	whole := httptest.NewRecorder()
 	b.good.ServeHTTP(whole, r)

@@ -28,7 +28,7 @@ const (
 
 	// Parts that a fault hits at the same time.
 	kindShared = "shared disk" // the blobs, and all processes that write them
-	kindSite   = "site"        // all servers, with their stores; with a single server the agents too
+	kindSite   = "site"        // all servers and their stores; with a single server, the agents, too
 )
 
 // layout describes the processes of a system.

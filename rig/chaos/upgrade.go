@@ -18,8 +18,8 @@ import (
 	"loadstar/rig/product"
 )
 
-// These are the sizes in an upgrade test. A run with this number of rounds takes some
-// seconds, so that there is time to kill it after upgradeAfter rounds.
+// The sizes in an upgrade test. A run with this number of rounds takes some seconds, so that
+// there is time to kill it after upgradeAfter rounds.
 const (
 	upgradeMeters = 6
 	upgradeAgents = 2
@@ -66,7 +66,7 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	for _, c := range []struct {
 		name           string
-		server, agents bool // which of the two are upgraded
+		server, agents bool // whether to upgrade the server, and the agents
 	}{
 		{"server and agents", true, true},
 		{"server only", true, false},

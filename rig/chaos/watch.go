@@ -94,8 +94,8 @@ func (w *watcher) versions() int64 {
 	return w.last.versions
 }
 
-// quantile returns the smallest time that at least the given share of the times does not
-// exceed.
+// quantile returns the smallest time below or at which at least the given share of the times
+// lies.
 func quantile(all []time.Duration, share float64) time.Duration {
 	if len(all) == 0 {
 		return 0

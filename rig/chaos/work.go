@@ -25,8 +25,8 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
-// generateOwn writes a prepared file with the server's data, whose meters differ from those
-// of the fleet.
+// generateOwn writes a prepared file with the server's data, whose meters differ from the
+// fleet's meters.
 func generateOwn(ctx context.Context, bin, dir string) (string, error) {
 	raw, prepared := filepath.Join(dir, "own"), filepath.Join(dir, "own.prepared")
 	if _, err := command(ctx, bin, nil, 2*time.Minute, "data", "generate", "--meters", "5", "--days", "60", "--seed", "77", "-o", raw); err != nil {
@@ -42,7 +42,6 @@ type plan struct {
 	text string
 }
 
-// write writes the plan to a file in dir.
 func (p plan) write(dir string) (path string, err error) {
 	path = filepath.Join(dir, p.name+".yaml")
 	return path, os.WriteFile(path, []byte(p.text), 0o644)
@@ -91,8 +90,8 @@ func (s *system) shareSecret(i int) error {
 }
 
 // submit starts a run and retries if servers are down. The run may exist although the
-// response was lost, so submit looks for it in the ledger before it retries. If two runs
-// are created anyway, both are checked.
+// response was lost, so submit looks for it in the ledger before it retries. If two runs are
+// created anyway, the test checks both.
 func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
 	path, err := p.write(dir)
 	if err != nil {

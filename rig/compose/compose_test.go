@@ -91,7 +91,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// address returns the address on this machine of a port of a service.
+// address returns the address on this machine of a service's port.
 func (w *world) address(service, port string) string {
 	key := service + ":" + port
 	if w.ports[key] == 0 {
@@ -368,7 +368,7 @@ func TestCompose(t *testing.T) {
 	w.step("the agent has readings")
 	w.start("agent", "loadstar-agent")
 	// Prometheus must read counters before they increase, because rates of earlier events are
-	// not numbers.
+	// NaN.
 	w.soon("both targets are scraped", func() error {
 		n, err := ask(w, "http://"+w.address("prometheus", "9090"), "sum(up) == 2")
 		if err == nil && n != 1 {
@@ -432,7 +432,6 @@ func (w *world) history(names []string, end time.Time) {
 	}
 }
 
-// push sends readings to the agent by HTTP.
 func (w *world) push(rows, token string) error {
 	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, "http://"+w.address("agent", "7446")+"/v1/readings", strings.NewReader(rows))
 	must(w, err)
@@ -450,8 +449,8 @@ func (w *world) push(rows, token string) error {
 	return err
 }
 
-// without lists metrics that have no data in the first minutes of a fleet without faults, with
-// the reasons.
+// without lists the metrics that have no data in the first minutes of a fleet without faults,
+// and the reasons.
 var without = map[string]string{
 	"loadstar_finding":                  "the panel shows findings, and there are none",
 	"loadstar_backup_timestamp_seconds": "the server backs up SQLite, and PostgreSQL has programs of its own",
@@ -486,7 +485,7 @@ func (w *world) dashboards() {
 	base := sources.Datasources[0].URL
 	var report strings.Builder
 	answered, empty := 0, 0
-	patience := patience // for the first query; later queries have had time
+	patience := patience // for the first query, because the data for later queries has arrived by then
 	for _, path := range boards {
 		var board struct {
 			Title      string

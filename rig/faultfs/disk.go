@@ -175,10 +175,10 @@ func (d *Disk) Settle() {
 	d.names = nil
 }
 
-// Cut simulates a loss of power. All programs that use the disk must have ended. It undoes
-// all changes that were not synced, those after a random moment, or random pages. Names are
-// undone in the order of a journal, as in ext4 by default, or are lost in every folder that
-// was not synced. The seed decides.
+// Cut simulates a loss of power. All programs that use the disk must have ended. It undoes all
+// changes that were not synced, only those after a random moment, or random pages. It undoes
+// changes of names in the order of a journal, as in ext4 by default, or in every folder that
+// was not synced. The seed decides between these kinds of loss.
 func (d *Disk) Cut(seed uint64) (Loss, error) {
 	if err := d.Unmount(); err != nil {
 		return Loss{}, err

@@ -98,8 +98,8 @@ func has(path string) string {
 	return string(text)
 }
 
-// TestForgotten checks that a program that syncs keeps its data, and that a program that
-// omits a sync loses data.
+// TestForgotten checks that a program that syncs keeps its data, and that one that omits a sync
+// loses data.
 func TestForgotten(t *testing.T) {
 	s, at := disk(t)
 	name := func(n string) string { return filepath.Join(at, n) }

@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/proc"
 )
 
-// Child is the argument with which a program calls Serve instead of its usual work.
+// Child is the argument with which a program calls Serve instead of doing its usual work.
 const Child = "serve-faulty-disks"
 
 // request is a line from a Server to its child.

@@ -16,8 +16,8 @@ import (
 
 const (
 	page = 4096
-	// A kernel eventually writes unsynced data to disk. mostBytes of a file and mostNames
-	// of a disk can be undone; older changes become durable.
+	// A kernel eventually writes unsynced data to disk. Up to mostBytes of a file and mostNames
+	// of a disk can be undone. Older changes become durable.
 	mostBytes = 32 << 20
 	mostNames = 2000
 )
@@ -178,13 +178,13 @@ func (d *Disk) forget(c *change) {
 	}
 	var st syscall.Stat_t
 	if syscall.Lstat(c.grave, &st) == nil && st.Nlink == 1 {
-		d.drop(st.Ino) // the content is not reachable after a cut
+		d.drop(st.Ino) // after a cut, the content is not reachable
 	}
 	os.Remove(c.grave)
 }
 
-// syncNames makes names durable. On a journaled disk these are all names; on a strict disk,
-// only the matching ones. The caller must hold the lock.
+// syncNames makes names durable. On a journaled disk, these are all names. On a strict disk,
+// they are only the matching names. The caller must hold the lock.
 func (d *Disk) syncNames(match func(*change) bool) {
 	d.names = slices.DeleteFunc(d.names, func(c *change) bool {
 		c.ordered = true

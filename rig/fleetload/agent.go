@@ -55,7 +55,7 @@ const (
 	// retry is the delay before the next call after a failed one.
 	retry = time.Second
 	// hold is the maximum time for which the server may delay the answer to a call. Real agents
-	// allow a longer time, but a fleet that rests must wait for delayed calls.
+	// allow a longer time, but a fleet must wait for delayed calls before it rests.
 	hold = 10 * time.Second
 	// maxHave is the maximum number of blobs that an agent remembers.
 	maxHave = 4
@@ -102,7 +102,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	case err != nil:
 		if sending != nil {
 			a.told = append(a.told, Told{sending.Run, sending.Round, sending.client, v1.Outcome_OUTCOME_UNSPECIFIED})
-			a.todo = a.todo[1:] // the server assigns the turn again, or has counted it
+			a.todo = a.todo[1:] // the server assigns the turn again unless it has counted it
 		}
 		c.failed(ctx, "exchange", err)
 		return retry

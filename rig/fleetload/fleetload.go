@@ -43,8 +43,8 @@ type Config struct {
 	// Lively agents also send the data that a dashboard shows. They evaluate in every round
 	// and report once a day. All values are invented.
 	Lively bool
-	// Short means that an agent closes its connection after each contact, as agents do when
-	// their next contact is much later.
+	// Short means that an agent closes its connection after each contact, like an agent whose
+	// next contact is much later.
 	Short bool
 	// Pace is the number of results that all agents together send in a second, as if they trained.
 	// 0 means that each agent sends its result at once.
@@ -208,8 +208,8 @@ func (f *Fleet) Connect(ctx context.Context) error {
 // Present returns the number of agents that have checked in since Connect.
 func (f *Fleet) Present() int { return int(f.counts.present.Load()) }
 
-// Told is an agent's knowledge about one of its turns, which consists of the pushed result and
-// the received verdict.
+// Told is an agent's knowledge about one of its turns: the pushed result and the received
+// verdict.
 type Told struct {
 	Run     string
 	Round   int64

@@ -87,7 +87,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 		return err
 	}
 	b.Write(whole)
-	var said error // the server's error, which leaves the connection usable
+	var said error // an error that the server sent; the connection stays usable
 	err = l.exchange(ctx, b.Bytes(), func(code int, body io.Reader) error {
 		text, err := io.ReadAll(limited(body))
 		switch {

@@ -33,8 +33,8 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// stopwatch is the fleet's clock. It stops while the fleet rests. Otherwise all agents
-// would be due at the same time when the fleet resumes.
+// stopwatch is the fleet's clock. It stops while the fleet rests. Otherwise, all agents would
+// be due when the fleet resumes.
 type stopwatch struct {
 	before time.Duration
 	since  time.Time // zero while stopped
@@ -50,7 +50,7 @@ func (s *stopwatch) now() time.Duration {
 func (s *stopwatch) stop()  { s.before, s.since = s.now(), time.Time{} }
 func (s *stopwatch) start() { s.before, s.since = s.now(), time.Now() }
 
-// slot returns the time after which an agent with a task sends its result.
+// slot returns how long an agent with a task waits before it sends its result.
 func (f *Fleet) slot() time.Duration {
 	if f.Pace == 0 {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// private contains the data about private rounds that all agents of a fleet share. It is
-// computed once, because it would take CPU time from the server under test.
+// private contains the data about private rounds that all agents of a fleet share. The data is
+// computed only once, because computing it takes CPU time from the server under test.
 type private struct {
 	mu     sync.Mutex
 	plans  map[string]*terms.Terms // by blob
@@ -82,7 +82,7 @@ func (a *agent) enrol(ctx context.Context, statements [][]byte) error {
 	return nil
 }
 
-// receipt sends an enrolment repeatedly until its keeper has answered.
+// receipt sends an enrolment repeatedly until its keeper has responded.
 func (a *agent) receipt(ctx context.Context, e *v1.Enrolment) (*v1.Receipt, error) {
 	for {
 		r := &v1.ExchangeResponse{}
@@ -202,7 +202,7 @@ func (p *private) plan(ctx context.Context, a *agent, t *v1.Task) (*terms.Terms,
 	return made, nil
 }
 
-// result returns the result of a turn, and a function that frees its memory.
+// result returns the result of a turn, and a function that frees the result's memory.
 func (a *agent) result(ctx context.Context, t *pendingTurn) (r *v1.Result, free func(), err error) {
 	r = &v1.Result{Run: t.Run, Round: t.Round, Version: t.Version}
 	var chunk *[]byte

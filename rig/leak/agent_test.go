@@ -8,12 +8,12 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// learned is the correlation from which an attack counts as a success. With a defence, the
+// learned is the correlation above which an attack counts as a success. With a defence, the
 // correlation with the true values must be at most 0.2.
 const learned, nothing = 0.8, 0.2
 
-// against carries out an attack against a host without defences, and against an agent whose policy
-// allows everything except what the test adds, so that only the agent's own defences remain.
+// against carries out an attack on a host without defences, and on an agent whose policy contains
+// only the rules that the test adds, so that the agent has no other defences.
 func against(t *testing.T, days int, attack func(*Target) (float64, error), more func(*policy.Policy)) {
 	t.Helper()
 	if testing.Short() {
@@ -46,13 +46,13 @@ func against(t *testing.T, days int, attack func(*Target) (float64, error), more
 	}
 }
 
-// TestLeakOfBatches relies on an agent's secret choice of its batches.
+// TestLeakOfBatches checks the defence that an agent chooses its batches in secret.
 func TestLeakOfBatches(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) { return Losses(t.Context(), x, Still(), 750) }, func(*policy.Policy) {})
 }
 
-// TestLeakOfFullPasses relies on an agent's rounding of losses, and on training data that ends
-// at whole blocks.
+// TestLeakOfFullPasses checks the defences that an agent rounds losses, and that its training
+// data ends at whole blocks.
 func TestLeakOfFullPasses(t *testing.T) {
 	cuts := func(x *Target) (float64, error) { return Cuts(t.Context(), x, FullPass(), 700, 24, 1) }
 	against(t, 45, cuts, func(*policy.Policy) {})
@@ -62,7 +62,7 @@ func TestLeakOfFullPasses(t *testing.T) {
 // few requires as many examples as agents do by default.
 func few(p *policy.Policy) { p.LeastExamples = 64 }
 
-// TestLeakOfStride relies on an agent that reports no scores of a few windows.
+// TestLeakOfStride checks the defence that an agent reports no scores of only a few windows.
 func TestLeakOfStride(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) {
 		c, n, err := Strides(x, Still(), 24)
@@ -73,7 +73,7 @@ func TestLeakOfStride(t *testing.T) {
 	}, few)
 }
 
-// TestLeakOfScores relies on an agent's rounding of the scores of many windows.
+// TestLeakOfScores checks the defence that an agent rounds the scores of many windows.
 func TestLeakOfScores(t *testing.T) {
 	against(t, 45, func(x *Target) (float64, error) { return Scores(x, Still(), 160, 48) }, few)
 }

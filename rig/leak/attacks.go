@@ -25,8 +25,8 @@ type Target struct {
 
 func (t *Target) meter() series.Meter { return t.Data.Meter(t.Meters[0]) }
 
-// open offers a plan to the target. It also returns the plan as the attacker knows it, with the
-// truth.
+// open offers a plan to the target. It also returns the setup of an undefended host, from which
+// the attacker's knowledge and the truth are computed.
 func (t *Target) open(plan string) (s Session, known *setup.Setup, err error) {
 	if s, err = t.Open(plan); err != nil {
 		return nil, nil, err
@@ -58,7 +58,7 @@ func Descent(rate float64, batch, steps int) Way {
 	return Way{"fedavg", fmt.Sprintf("optimizer: sgd, lr: %e, lr_end: 0, warmup: 0", rate), batch, steps, 2}
 }
 
-// Allowed returns the way of a plan that the default policy accepts, if the batch is at most an
+// Allowed returns the way of a plan that the default policy accepts if the batch is at most an
 // eighth of the client's examples. The weights move as little as the policy allows.
 func Allowed(batch, steps int) Way {
 	return Way{"fedavg", "optimizer: adam, lr: 1.0e-5, lr_end: 0, warmup: 0, moments: reset", batch, steps, 10}
@@ -86,7 +86,7 @@ func (w Way) plan(seed uint64, model, more string) string {
 
 const calendar = "inputs: [calendar], loss: mse"
 
-// Losses (S1) solves the losses of rounds with known batches for the loss of each hour.
+// Losses (S1) solves the losses of rounds with known batches for each hour's loss.
 func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) {
 	const seed = 11
 	plan := w.plan(seed, calendar, "")
@@ -119,8 +119,8 @@ func Losses(ctx context.Context, t *Target, w Way, rounds int) (float64, error) 
 
 // Weights (S2) solves the published weights of a run for the readings. A steep quantile loss
 // makes all forecasts sink below the loads. From then on, each version is a sum of the readings
-// in known batches. If strict is set, versions that are no such sum are omitted. If single is
-// set, the attacker sees the first home's updates instead of means.
+// in known batches. If strict is set, versions that are not such a sum are omitted. If single
+// is set, the attacker sees the first home's updates instead of means.
 func Weights(ctx context.Context, t *Target, w Way, rate float64, rounds int, strict, single bool) (float64, error) {
 	const seed, quantile, lags = 7, 0.001, 24
 	plan := w.plan(seed, fmt.Sprintf("inputs: [recent, level], loss: pinball, quantiles: [%g]", quantile), headAlone+"server: {clip: 1000, weighting: uniform}\n")
@@ -253,8 +253,8 @@ func Cuts(ctx context.Context, t *Target, w Way, from, hours, rounds int) (float
 }
 
 // newReading returns the reading by which the sums of products of outputs and readings differ,
-// for several seeds. The scale factor of the older readings is not known, but is the same for
-// all seeds.
+// for several seeds. The scale factor of the older readings is unknown, but is the same for all
+// seeds.
 func newReading(now, before, output []float64) float64 {
 	var a11, a12, a22, b1, b2 float64
 	for i := 1; i < len(now); i++ {
@@ -364,7 +364,8 @@ func alone(cohorts [][]float64, home, at int) (sum float64) {
 }
 
 // Seeds (N4) solves the losses of plans with different seeds for the mean load by hour and weekday.
-// The best of several numbers of iterations counts, because fewer are better if there is noise.
+// It uses the best of several numbers of iterations, because fewer iterations are better if there
+// is noise.
 func Seeds(ctx context.Context, t *Target, w Way, plans int, iterations ...int) (float64, error) {
 	m := t.meter()
 	cells := map[string]int{}
@@ -436,7 +437,7 @@ func (t *Target) mean(s Session, run string) (float64, bool) {
 }
 
 // Strides (S4) scores one window at a time, using a stride that fits no other window. It
-// returns the correlation and the number of readings that it is based on.
+// returns the correlation, and the number of readings on which the correlation is based.
 func Strides(t *Target, w Way, hours int) (float64, int, error) {
 	m := t.meter()
 	var got, truth []float64

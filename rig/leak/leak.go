@@ -2,8 +2,8 @@
 // scores.
 //
 // An attack in this package acts as a server that chooses plan and weights. It has everything
-// that a server can know, and each free choice is made in its favour. Every turn begins with
-// fresh personal layers, limits on rounds and plans are not applied, and the number of
+// that a server can know, and every arbitrary choice is made in its favour. Every turn begins
+// with fresh personal layers, limits on rounds and plans are not applied, and the number of
 // examples is known exactly.
 package leak
 
@@ -32,11 +32,11 @@ type Session interface {
 	// to the server.
 	Train(ctx context.Context, m series.Meter, t fed.Task) (*fed.Update, error)
 	// Score returns the relative MAE that the agent would send for the task's weights. It
-	// returns false if the agent would send none.
+	// returns false if the agent would send no score.
 	Score(m series.Meter, t fed.Task) (relative float64, ok bool)
 }
 
-// Open offers a plan to a host of clients. An error is the reason why the plan is declined.
+// Open offers a plan to a host of clients. The error states why the host declines the plan.
 type Open func(plan string) (Session, error)
 
 // Fleet is the number of clients in a run of an attack.

@@ -29,7 +29,7 @@ func TestLeastSquares(t *testing.T) {
 }
 
 func TestMeanOf(t *testing.T) {
-	// The mean absolute errors of -1 and 2 for loads with a mean of 0.25, relative to 0.5.
+	// The mean absolute errors of -1 and 2 for loads with a mean of 0.25, each relative to 0.5.
 	if got := MeanOf(-1, 2, 1.25/0.5, 1.75/0.5); math.Abs(got-0.25) > 1e-12 {
 		t.Errorf("the mean is %g", got)
 	}

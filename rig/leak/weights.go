@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// The attacks in this file are those of a server that sends weights which nobody has trained.
+// In this file's attacks, the server sends weights that nobody has trained.
 
 // allInputs are the inputs of the default plan.
 const allInputs = "inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]"
@@ -45,8 +45,8 @@ func inputs(s *setup.Setup) map[string]int {
 	return all
 }
 
-// HourlyProfile returns the correlation of the mean load by hour with the updates of honest
-// weights, of which it uses the change of the head's weight for each hour.
+// HourlyProfile returns the correlation of the mean load by hour with updates of honest
+// weights. Of an update, it uses the change of the head's weight for each hour.
 func HourlyProfile(ctx context.Context, t *Target, w Way, updates int) (float64, error) {
 	plan := w.plan(1, calendar, "")
 	s, err := t.Open(plan)
@@ -159,10 +159,10 @@ func (t *Target) meanByKind(s *setup.Setup, m series.Meter) []float64 {
 	return sums
 }
 
-// Days returns the number of whole Fridays that can be reconstructed from updates, which means all
-// 24 readings to within 0.05 standard deviations. Units of the first layer respond to the last
-// hour of a Friday if the week's level is above a threshold, and the thresholds move slowly from
-// version to version (S3).
+// Days returns the number of whole Fridays that can be reconstructed from updates. All 24 readings
+// of such a day are correct to within 0.05 standard deviations. Units of the first layer respond
+// to the last hour of a Friday if the week's level is above a threshold, and the thresholds move
+// slowly from version to version (S3).
 func Days(ctx context.Context, t *Target, w Way, versions int) (found, fridays int, err error) {
 	const units, slope, gain, low, high = 6, 0.02, 0.2, -0.8, 1.2
 	s, err := t.Open(w.plan(1, allInputs, ""))
@@ -221,8 +221,8 @@ func Days(ctx context.Context, t *Target, w Way, versions int) (found, fridays i
 }
 
 // Windows reads single readings from scores. A stride leaves only a few windows, no two of which
-// have the same hour and weekday. The weights make the forecast of one of them very different, once
-// below and once above all loads. The mean of many scores has less noise. It returns the
+// have the same hour and weekday. The weights make the forecast of one window very different, once
+// below and once above all loads. A mean over many scores reduces the noise. Windows returns the
 // correlation and the number of windows.
 func Windows(t *Target, w Way, stride, rounds int) (float64, int, error) {
 	const far = 40

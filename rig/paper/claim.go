@@ -23,7 +23,7 @@ type claim struct {
 	Where string `yaml:"where"` // section, table or figure of the paper
 	Test  string `yaml:"test"`  // the rule in words
 	// Untested is an expression that is true if the results do not test the claim. A claim
-	// without Holds is not tested at all. Why then gives the reason.
+	// without Holds is never tested. In both cases, Why gives the reason.
 	Untested string `yaml:"untested"`
 	Why      string `yaml:"why"`
 	// Holds and Partly are expressions. The claim holds if Holds is true. Otherwise it
@@ -48,12 +48,11 @@ type judged struct {
 	claim
 	verdict report.Verdict
 	figures string
-	// runs is the number of runs whose training the rule depends on, and improving the
-	// number of those that were still improving when they ended.
+	// runs is the number of runs on whose training the rule depends, and improving the number
+	// of those that were still improving when they ended.
 	runs, improving int
 }
 
-// readClaims reads claims.yaml.
 func readClaims(dir string) ([]claim, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "claims.yaml"))
 	if err != nil {
@@ -127,8 +126,8 @@ func (r *rules) judge(c claim) (judged, error) {
 	return j, nil
 }
 
-// judge computes the verdicts on all claims of the paper. It reports the errors of all
-// rules together; claims with an error are not tested.
+// judge computes the verdicts on all claims of the paper. It reports the errors of all rules
+// together, and claims with an error are not tested.
 func (p *Paper) judge(results []experiment.Result) ([]judged, error) {
 	claims, err := readClaims(p.dir)
 	if err != nil {
@@ -156,7 +155,6 @@ func (p *Paper) judge(results []experiment.Result) ([]judged, error) {
 	return all, nil
 }
 
-// published reads published.tsv.
 func (p *Paper) published() ([]printed, error) {
 	text, err := os.ReadFile(filepath.Join(p.dir, "published.tsv"))
 	if err != nil {
@@ -169,8 +167,8 @@ func (p *Paper) published() ([]printed, error) {
 	return rows, nil
 }
 
-// withVerdicts returns the text of claims.yaml with the computed verdicts. It changes only
-// the lines of verdicts, so that comments and line breaks stay.
+// withVerdicts returns the text of claims.yaml with the computed verdicts. It changes only the
+// lines of verdicts, so that comments and line breaks are preserved.
 func withVerdicts(text []byte, all []judged) ([]byte, error) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(text, &root); err != nil {

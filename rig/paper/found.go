@@ -8,9 +8,9 @@ import (
 
 // The page about all papers has a section that is generated from found.md. That text contains
 // expressions like those of claims.yaml, each after the name of its paper: ${bose2024:
-// mean(v(...))}. ${claims: VERDICT} is the number of claims of all papers with a verdict, and
-// ${claims: all} the number of all claims. ${improving: PAPER} is the share of a paper's runs
-// that were still improving, in per cent, and ${hours: PAPER} their CPU time.
+// mean(v(...))}. ${claims: VERDICT} is the number of all papers' claims with a verdict, and
+// ${claims: all} is the number of all claims. ${improving: PAPER} is the share of a paper's
+// runs that were still improving, in per cent, and ${hours: PAPER} their CPU time.
 
 var foundIn = regexp.MustCompile(`^\s*([a-z0-9]+):\s*(.*)$`)
 

@@ -38,8 +38,8 @@ func summary(rows []experiment.Result) []string {
 	return cells
 }
 
-// sorted returns the values of a figure in ascending order, without those of buildings that
-// have no readings.
+// sorted returns the values of a figure in ascending order, without buildings that have no
+// readings.
 func sorted(rows []experiment.Result, name string) []float64 {
 	var values []float64
 	for _, r := range rows {
@@ -51,8 +51,8 @@ func sorted(rows []experiment.Result, name string) []float64 {
 	return values
 }
 
-// buildings formats the number of buildings that the rows describe, and of how many buildings
-// they are a sample.
+// buildings formats the number of buildings that the rows describe, and the number of buildings
+// of which they are a sample.
 func buildings(rows []experiment.Result) string {
 	if all := rows[0].Figures["buildings"]; all != nil {
 		return fmt.Sprintf("%d of %s", len(rows), grouped(all.Mean()))

@@ -32,8 +32,8 @@ func label(r experiment.Result) string {
 	return strings.Join(append([]string{r.Method}, r.At...), " ") + mark(r)
 }
 
-// divergence returns a sentence on the runs that diverged, or "" if there are none. Tables
-// in which results are marked have it as a note.
+// divergence returns a sentence on the runs that diverged, or "" if there are none. It is the
+// note below tables in which results are marked.
 func divergence(rows []experiment.Result) string {
 	const few = 8
 	var lost []string

@@ -9,8 +9,7 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// cellOf identifies a cell of ours.tsv, which is the figure of a result that an expression
-// read.
+// cellOf identifies a cell of ours.tsv: a figure of a result that an expression has read.
 type cellOf struct{ part, dataset, method, at, metric string }
 
 // Count contains the numbers that summarize the papers in one line.
@@ -27,7 +26,7 @@ type Count struct {
 	Stuck []string
 }
 
-// Add counts the claims, rules and runs of a paper.
+// Add adds the claims, rules and runs of a paper to the counts.
 func (c *Count) Add(p *Paper) error {
 	results, err := p.Results()
 	if err != nil {
@@ -91,9 +90,10 @@ func (c *Count) String() string {
 
 // mutate reports whether changed figures change the verdict on a claim, and whether a change of
 // one figure by 30 % does. It changes the figures that the rule reads, by 30 % up to a factor of a
-// hundred. It changes each figure alone, and together all figures of a method, of a method in a
-// part, of a point of a grid, or of two methods, because a verdict that follows from either of two
-// conditions changes only with both. Runs that were not trained to the end count like the others.
+// hundred. It changes each figure alone. It also changes together all figures of a method, of a
+// method in a part, of a point of a grid, or of two methods, because a verdict that follows from
+// either of two conditions changes only with both. Runs that were not trained to the end are
+// treated like the others.
 func mutate(c claim, results []experiment.Result, published []printed) (turns, narrow bool, err error) {
 	read := map[cellOf]bool{} // an expression does not read figures that can no longer change its value
 	outcome := func(results []experiment.Result) (string, error) {
@@ -141,7 +141,7 @@ func mutate(c claim, results []experiment.Result, published []printed) (turns, n
 		func(a, b cellOf) bool { return a.part == b.part && a.at == b.at },
 		func(a, b cellOf) bool { return a.metric == b.metric && a.part == b.part },
 	}
-	const alone = 60 // a grid has hundreds of figures, of which every n-th is tried alone
+	const alone = 60 // a grid has hundreds of figures, so only about this many are tried alone
 	for known := 0; known < len(read); {
 		known = len(read)
 		order := slices.SortedFunc(maps.Keys(read), func(a, b cellOf) int {

@@ -86,7 +86,7 @@ MAE against the last value is computed; it is not the in-sample scaled error of 
 	for i, p := range papers {
 		b, w := map[string]int{}, map[string]int{}
 		for _, c := range claims[i] {
-			if c.Before != "" { // claims that the first round did not have are not counted there
+			if c.Before != "" { // claims that the first version did not have are not counted
 				b[c.Before]++
 				before[c.Before]++
 			}

@@ -29,8 +29,8 @@ type Paper struct {
 	quick bool
 }
 
-// Open reads the experiment of a paper. If quick is true, it reads the small form of the
-// experiment, which serves only to check that everything works.
+// Open reads the experiment of a paper. If quick is true, it reads the small version of the
+// experiment, which only checks that everything works.
 func Open(dir string, quick bool) (*Paper, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "experiment.yaml"))
 	if err != nil {
@@ -99,8 +99,8 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	return errors.Join(wrong, disk.Write(path, func(f *os.File) error { return r.Write(f) }))
 }
 
-// claims returns the claims of the paper with verdicts that follow from the results. The
-// small form of an experiment and one without all data have no verdicts.
+// claims returns the claims of the paper with verdicts that follow from the results. The small
+// version of an experiment has no verdicts, and neither has an experiment with missing data.
 func (p *Paper) claims(results []experiment.Result) (all []report.Claim, err error) {
 	if p.quick || p.Note != "" {
 		claims, err := readClaims(p.dir)
@@ -119,7 +119,7 @@ func (p *Paper) claims(results []experiment.Result) (all []report.Claim, err err
 // title returns the claim and its place in the paper.
 func (c claim) title() string { return fmt.Sprintf("%s (%s)", c.Claim, c.Where) }
 
-// Of returns those results that are of the given part and dataset.
+// Of returns the results of the given part and dataset.
 func Of(all []experiment.Result, part, dataset string) []experiment.Result {
 	return slices.DeleteFunc(slices.Clone(all), func(r experiment.Result) bool { return r.Part != part || r.Dataset != dataset })
 }

@@ -15,8 +15,8 @@ import (
 // papers is the folder of the repository's papers.
 var papers = filepath.Join("..", "..", "papers")
 
-// TestPapers checks that every paper of the repository can be opened with its claims, in
-// its full and its small form.
+// TestPapers checks that every paper of the repository can be opened with its claims, in its
+// full and its small version.
 func TestPapers(t *testing.T) {
 	names := Names(papers)
 	if !slices.Contains(names, "bose2023") {

@@ -56,7 +56,7 @@ func (r *rules) printed(table, row, column, metric string) (float64, error) {
 	return math.NaN(), fmt.Errorf("published.tsv has no %s; there are %s", asked, nearest(asked, there))
 }
 
-// nearest lists those of the names that are most similar to a name that does not exist.
+// nearest lists the names that are most similar to a name that does not exist.
 func nearest(name string, names []string) string {
 	const few = 4
 	far := func(other string) int { return distance(strings.ToLower(name), strings.ToLower(other)) }

@@ -11,8 +11,8 @@ import (
 	"loadstar/lab/report"
 )
 
-// sections generates the parts of a README that are computed from files. Each stands
-// between a line <!-- begin: NAME --> and a line <!-- end -->.
+// sections generates the parts of a README that are computed from files. Each is between a line
+// <!-- begin: NAME --> and a line <!-- end -->.
 type sections struct {
 	paper     *Paper
 	results   []experiment.Result
@@ -96,7 +96,7 @@ func (s *sections) runs() string {
 		c.runs, grouped(c.gradients), c.hours, strings.Join(c.dates, " and "), s.paper.Name)
 }
 
-// cost is what results cost to compute.
+// cost is the cost of computing results.
 type cost struct {
 	runs, gradients, hours float64 // hours of CPU time
 	dates                  []string
@@ -174,8 +174,8 @@ func (j judged) kind() string {
 	return string(j.verdict)
 }
 
-// evidence returns the figures, and the reason if a claim is not tested or its runs prove
-// nothing.
+// evidence returns the figures, and, if a claim is not tested or its runs prove nothing, the
+// reason.
 func (j judged) evidence() string {
 	switch j.verdict {
 	case report.NotTested:
@@ -199,7 +199,8 @@ func cell(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
 }
 
-// printed contains the numbers that the paper prints, with a table for each of its tables.
+// printed contains the numbers that the paper prints, with a table for each of the paper's
+// tables.
 func (s *sections) printed() string {
 	var out strings.Builder
 	var tables []string
@@ -311,7 +312,6 @@ func lowest(rows []experiment.Result) []experiment.Result {
 	return best
 }
 
-// writeMethods writes a row for each method.
 func writeMethods(out *strings.Builder, rows []experiment.Result, against string) {
 	head := []string{"dataset", "method", "relative MAE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE", "seeds", "gradients per client", "training loss, first and last"}
 	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { return r.Figures["dm_better"] != nil })

@@ -52,7 +52,7 @@ type rules struct {
 	cells map[cellOf]bool               // figures that an expression read, unless it is nil
 }
 
-// untrained lists the metrics that do not depend on the progress of a run's training.
+// untrained lists the metrics that do not depend on how long a run was trained.
 var untrained = []string{"bytes_per_turn", "bytes", "gradients", "steps", "clients", "rounds", "diverged"}
 
 // compared lists the prefixes of metrics that compare a run with those of the other methods.
@@ -294,8 +294,8 @@ func (r *rules) names(part string, of func(experiment.Result) string) ([]string,
 	return names, nil
 }
 
-// grid returns the means of a metric over a grid of two settings: for each value of the
-// first one, in the order of ours.tsv, those for all values of the second one. A point
+// grid returns the means of a metric over a grid of two settings: for each value of the first
+// setting, in the order of ours.tsv, the means for all values of the second one. A point
 // without the metric, because its run failed, is infinite, so that it is never the lowest.
 func (r *rules) grid(part, dataset, method, metric string) ([]any, error) {
 	axis := func(i int) ([]string, error) {
@@ -414,9 +414,9 @@ func lower(a, b any) (bool, error) {
 	return x.Mean() < y.Mean(), err
 }
 
-// clearly reports whether a is below b in every seed, and on average by more than the
-// larger of the two spreads. Values of one seed, such as those of a baseline, are compared
-// with each of the other values, but one of the two must have three seeds.
+// clearly reports whether a is below b in every seed, and on average by more than the larger of
+// the two spreads. A value of a single seed, such as a baseline's, is compared with each of the
+// other values, but one of a and b must have three seeds.
 func clearly(a, b any) (bool, error) {
 	x, y, err := twoNumbers(a, b)
 	if err != nil || max(len(x), len(y)) < 3 || len(x) != len(y) && len(x) != 1 && len(y) != 1 {

@@ -37,7 +37,7 @@ func TestConditions(t *testing.T) {
 		`clearly(v("table", "hog", "PL", "mae"), v("table", "hog", "FL", "mae"))`:       true,
 		`clearly(v("table", "hog", "FL", "mae"), v("table", "hog", "PL", "mae"))`:       false,
 		`clearly(v("table", "hog", "noisy", "mae"), v("table", "hog", "FL", "mae"))`:    true,
-		`clearly(v("table", "hog", "noisy", "mae"), v("table", "hog", "ridge", "mae"))`: false, // one seed is above
+		`clearly(v("table", "hog", "noisy", "mae"), v("table", "hog", "ridge", "mae"))`: false, // one seed is higher
 		`clearly(v("table", "hog", "PL", "mae"), v("table", "hog", "ridge", "mae"))`:    true,
 		`clearly(v("table", "hog", "ridge", "mae"), 3)`:                                 false, // one seed
 		`clearly([1, 1], [9, 9])`:                                                                                    false, // two seeds

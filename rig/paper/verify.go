@@ -14,12 +14,12 @@ import (
 	"loadstar/lab/experiment"
 )
 
-// ErrDiffers means that a file does not contain what is computed from the results.
+// ErrDiffers means that a file differs from what is computed from the results.
 var ErrDiffers = errors.New("files differ from what is computed from ours.tsv; write them with --verify --write")
 
-// Verify computes every verdict and every generated section from ours.tsv and
-// published.tsv. If write is true, it writes them into claims.yaml and README.md. Otherwise
-// it returns the differences, and an error that is ErrDiffers if there are any.
+// Verify computes every verdict and every generated section from ours.tsv and published.tsv. If
+// write is true, it writes them into claims.yaml and README.md. Otherwise, it returns any
+// differences, with an error that is ErrDiffers.
 func (p *Paper) Verify(write bool) (difference string, err error) {
 	results, err := p.Results()
 	if err != nil {
@@ -127,8 +127,9 @@ func (p *Paper) Results() ([]experiment.Result, error) {
 	return results, nil
 }
 
-// Save writes results to ours.tsv, and verdicts and sections that follow from them. Results of
-// parts that were not run stay in the file, as long as the experiment still has these parts.
+// Save writes results to ours.tsv, and updates the verdicts and sections that follow from them.
+// Results of parts that were not run stay in the file as long as the experiment has these
+// parts.
 func (p *Paper) Save(results []experiment.Result) error {
 	before, err := p.Results()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

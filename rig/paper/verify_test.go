@@ -189,7 +189,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestSaveParts checks that results of parts that were not run stay, with their costs.
+// TestSaveParts checks that results of parts that were not run remain, with their costs.
 func TestSaveParts(t *testing.T) {
 	s, err := experiment.ReadSpec([]byte(`title: Test
 parts:
@@ -222,7 +222,7 @@ parts:
 	if c := costOf(all); c.runs != 9 || c.gradients != 90 || c.hours != 9 || !slices.Equal(c.dates, []string{"2026-01-01", "2026-02-02"}) {
 		t.Errorf("the costs are %v", c)
 	}
-	// When all parts were run, nothing of the file before stays.
+	// When all parts were run, nothing of the earlier file remains.
 	if c := costOf(p.merge(all, append(after, row("a", "FL", mae(6)), spent("a", 16, 20260202)))); c.runs != 24 || len(c.dates) != 1 {
 		t.Errorf("the costs of all parts are %v", c)
 	}

@@ -23,9 +23,9 @@ import (
 	"loadstar/internal/testkit/pgtest"
 )
 
-// Cluster is three machines with PostgreSQL, Patroni and etcd each. A machine is a loopback
-// address and a group of users. The group identifies the machine's processes and serves to cut
-// off its network. Patroni needs root. It is not safe for concurrent use.
+// Cluster is three machines, each with PostgreSQL, Patroni and etcd. A machine is a loopback
+// address and a group of users. The group identifies the machine's processes, and is used to
+// cut off its network. A Cluster needs root, and is not safe for concurrent use.
 type Cluster struct {
 	bin      string
 	uid      uint32
@@ -69,7 +69,7 @@ func Available() error {
 }
 
 // Start creates machines in folders below dir, which other users must be able to enter. It
-// returns when a primary has standbys.
+// returns when a primary has all standbys.
 func Start(dir string, o Options) (*Cluster, error) {
 	if err := Available(); err != nil {
 		return nil, err
@@ -126,8 +126,8 @@ func (c *Cluster) create(m *machine, o Options) error {
 		"bootstrap": object{
 			"dcs": object{
 				"ttl": ttl, "loop_wait": ttl / 4, "retry_timeout": ttl / 4,
-				// Without this setting, a primary that crashed recovers before another machine
-				// takes over.
+				// Without this setting, a primary that crashed would recover before another
+				// machine takes over.
 				"master_start_timeout": 0, "maximum_lag_on_failover": 16 << 20, "synchronous_mode": !o.Asynchronous, "check_timeline": true,
 				"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{
 					"max_connections": 150, "wal_keep_size": "256MB", "max_slot_wal_keep_size": "2GB", "wal_log_hints": "on", "shared_buffers": "32MB",
@@ -229,8 +229,8 @@ func (m *machine) processes(name string) ([]int, error) {
 	})
 }
 
-// signal sends a signal to processes of a machine, all of them if the name is empty. SIGKILL
-// is repeated until no process is left.
+// signal sends a signal to a machine's processes with the given name, or to all if the name is
+// empty. SIGKILL is repeated until no process is left.
 func (c *Cluster) signal(m *machine, name string, s syscall.Signal) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		all, err := m.processes(name)
@@ -349,7 +349,8 @@ func (c *Cluster) Whole(ctx context.Context, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		if name := c.Primary(ctx); name != "" {
 			out, err := exec.CommandContext(ctx, filepath.Join(c.bin, "psql"), "-XAt", "-h", c.named(name).ip, "-U", "postgres", "-c",
-				// A machine that is being copied also streams, but under another name.
+				// A machine that is still copying the database also streams, but under another
+				// name.
 				"SELECT count(*), count(*) FILTER (WHERE sync_state = 'sync') FROM pg_stat_replication WHERE state = 'streaming' AND application_name LIKE 'n_'").Output()
 			all, synchronous, _ := strings.Cut(string(bytes.TrimSpace(out)), "|")
 			if err == nil && all == strconv.Itoa(len(c.machines)-1) && (synchronous != "0" || c.asynchronous) {

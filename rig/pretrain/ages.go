@@ -31,7 +31,7 @@ const (
 	ahead  = 24     // hours to forecast
 	empty  = 8 * 24 // hours without readings before the first reading, which inputs may read
 	issues = 4      // number of issues on a scored day
-	later  = 2 * 24 // hours after the first issue that are read
+	later  = 2 * 24 // hours that are read after the first issue
 	every  = 6      // hours between issues
 	// Boosting is fitted for every third of the scored days, because it takes most of the time.
 	peerEvery = 3
@@ -292,8 +292,8 @@ func (p *peer) stop() {
 // number that is used.
 const leastRows, mostRows = 150, 4000
 
-// add fits boosting to the rows of a client of a given age, with the inputs of the generic
-// model. The newest fifth of the rows determines the number of trees.
+// add fits boosting to the rows that a client has at a given age, with the inputs of the
+// generic model. The newest fifth of the rows determines the number of trees.
 func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.Meter, cutoff int64, age int) error {
 	x := meter.Cut(cutoff-int64(age)*day-empty*hour, cutoff+later*hour, hour)
 	x.Load = slices.Clone(x.Load)
@@ -330,8 +330,8 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 		return nil
 	}
 	if skip := (len(train) + mostRows - 1) / mostRows; skip > 1 {
-		// Any 24 consecutive rows belong to one origin, so the distance between rows has no
-		// common divisor with 24.
+		// Every 24 consecutive rows belong to one origin, so the distance between the chosen
+		// rows must have no common divisor with 24.
 		for skip%2 == 0 || skip%3 == 0 {
 			skip++
 		}
@@ -353,8 +353,8 @@ func (p *peer) add(s *sums, m *serve.Model, about series.Dataset, meter series.M
 	if err != nil {
 		return err
 	}
-	// The peer returns the mean error of the test rows. Last week's error is computed on the
-	// same rows.
+	// The peer returns the mean error of the test rows. Compute last week's error on the same
+	// rows.
 	e := s.of[boosting]
 	e[0] += fitted.Test[0] * float64(len(test))
 	for _, one := range test {

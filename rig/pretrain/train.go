@@ -21,14 +21,14 @@ const (
 	warmup       = 100
 	// blind is the share of examples without weather and country.
 	blind = 0.15
-	// Each client's readings before validationFrom are for training, those up to testFrom for
-	// choosing settings, and the rest for a single score.
+	// Each client's readings before validationFrom are for training, the next readings until
+	// testFrom are for choosing settings, and the rest are for a single score.
 	validationFrom, testFrom = 0.8, 0.9
 	hours                    = 24
 )
 
-// ages are the numbers of days of readings that clients have in training. The largest are at
-// the end, and account for half of all examples.
+// ages are the numbers of days of readings that clients have in training. The largest numbers
+// are at the end, and account for half of all examples.
 var ages = []int{1, 3, 7, 21, 60}
 
 // group is a group of clients to train on.
@@ -110,8 +110,8 @@ func (g *group) draw(random *rand.Rand, x, y []float32, at []series.Example) {
 	}
 }
 
-// complete reports whether at most a tenth of the loads is missing, and none of the last two
-// days.
+// complete reports whether at most a tenth of the loads are missing, and none of the last two
+// days'.
 func complete(load []float32) bool {
 	missing := 0
 	for i, v := range load {

@@ -59,7 +59,7 @@ func LastLine(text string) string {
 var ErrEnded = errors.New("the process has ended")
 
 // Ready waits for up to a minute until the server with the given --watch address reports that it
-// is ready. It stops if ended is closed; ended may be nil.
+// is ready. It stops if ended is closed. ended may be nil.
 func Ready(ctx context.Context, watch string, ended <-chan struct{}) error {
 	client := http.Client{Timeout: 5 * time.Second}
 	for end := time.Now().Add(time.Minute); ; {

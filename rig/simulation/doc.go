@@ -1,14 +1,14 @@
-// Package simulation runs a fleet in one process, on virtual time, under a schedule that a
-// seed determines. The code of coordinators, gateways, regions, agents and keepers is the
-// product's, and so are the SQL statements, which run on SQLite. Network, blobs and disks
-// are models that can fail. The same seed gives the same run. Some seeds have a private run with
-// keepers. Keys, nonces and seals are random even there, so no name of a call depends on them.
+// Package simulation runs a fleet in one process, on virtual time, under a schedule that a seed
+// determines. Coordinators, gateways, regions, agents and keepers run the product's code, with
+// the product's SQL statements on SQLite. Network, blobs and disks are models that can fail. The
+// same seed gives the same run. Some seeds have a private run with keepers. Keys, nonces and
+// seals are random even in the simulation, so names of calls do not depend on them.
 //
 // A testing/synctest bubble has a clock that advances only when every goroutine waits. Every
-// call that leaves a part (a seam) waits at a gate. When all goroutines wait, the schedule
-// picks one of the calls by the seed, decides whether a fault hits it, and lets it go on.
-// Between two such moments parts touch only their own memory, so the order of their
-// goroutines does not matter.
+// call that leaves a part waits at a gate. When all goroutines wait, the schedule picks one of
+// the calls by the seed, decides whether a fault hits the call, and lets it continue. Between
+// two such moments, parts access only their own memory, so the order of their goroutines does
+// not matter.
 //
 // The package has tests only:
 //

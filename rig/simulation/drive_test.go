@@ -78,7 +78,8 @@ func simulate(t *testing.T, seed uint64, set setting, only map[string]bool) (out
 	return out
 }
 
-// memory returns a folder in memory if there is one, because SQLite syncs its file.
+// memory returns a folder in memory if there is one, which saves time, because SQLite syncs its
+// file.
 func memory() string {
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		return "/dev/shm"
@@ -86,14 +87,14 @@ func memory() string {
 	return ""
 }
 
-// violate records the violation of something that must always hold.
+// violate records the violation of an invariant.
 func (w *world) violate(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
-// drive runs the fleet until its run has ended and all agents know it.
+// drive runs the fleet until its run has ended and all agents know the outcome.
 func (w *world) drive() {
 	for ; w.steps < maxSteps; w.steps++ {
 		all := w.candidates()
@@ -124,7 +125,7 @@ func (w *world) drive() {
 			if k != "" {
 				var waits bool
 				if v, waits = w.inject(k, c, r); waits {
-					w.passed[c.key]++ // the next decision on it is another
+					w.passed[c.key]++ // the next call of this name gets its own decision
 					continue
 				}
 			}
@@ -138,7 +139,7 @@ func (w *world) drive() {
 	w.violate("%d steps do not end the run: %s", maxSteps, w.unsettled())
 }
 
-// rest waits until there is a call, or until a part is due to start again or to continue.
+// rest waits until a call arrives, or until a part is due to restart or to continue.
 func (w *world) rest() {
 	now := time.Now()
 	until := now.Add(30 * time.Second)
@@ -211,10 +212,10 @@ func (w *world) host(name string) *host {
 	return nil
 }
 
-// settled reports whether the run has ended and all agents know it.
+// settled reports whether the run has ended and all agents know the outcome.
 func (w *world) settled() bool {
 	if w.marks.state == "waiting" && time.Since(w.start) > w.first+faultsFor {
-		// The run waits forever for the clients of a revoked agent.
+		// The run would wait forever for the clients of a revoked agent.
 		return slices.ContainsFunc(w.agents, func(h *host) bool { return !h.revoked.IsZero() })
 	}
 	return w.marks.ended && w.unsettled() == ""

@@ -45,7 +45,7 @@ const (
 	keeperOld    kind = "keeper: restored from backup"
 )
 
-// usual contains the odds of each kind of fault at a call to which it applies, in
+// usual contains the probability of each kind of fault at a call that it can hit, in
 // ten-thousandths.
 var usual = map[kind]int{
 	crash: 100, stop: 20, pause: 40, wait: 150, cut: 15,
@@ -61,8 +61,8 @@ var keeperKinds = []kind{keeperAway, keeperClock, keeperCrash, keeperLate, keepe
 // kinds lists the kinds in a fixed order.
 var kinds = slices.Sorted(maps.Keys(usual))
 
-// applies contains the prefixes of the calls that a kind of fault can hit. The kinds that it
-// does not list can hit any call.
+// applies contains the prefixes of the calls that a kind of fault can hit. Kinds without an
+// entry can hit any call.
 var applies = map[kind][]string{
 	requestLost: {"request "}, requestTwice: {"request "}, responseLost: {"response "},
 	ledgerAway: {"ledger read", "ledger begin"}, rollBack: {"ledger commit "}, commitAnswer: {"ledger committed"}, blobFails: {"blob "},
@@ -101,8 +101,8 @@ func (w *world) fault(c *call) (kind, *rand.Rand) {
 	return "", r
 }
 
-// inject carries out a fault. It reports whether the call continues to wait; otherwise v is the
-// verdict on the call.
+// inject carries out a fault. It reports whether the call continues to wait. Otherwise, v is
+// the verdict on the call.
 func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 	now := time.Now()
 	happened := true
@@ -114,7 +114,7 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 		}
 		waits = true
 	case stop:
-		c.cancel() // the driver starts it again when it has ended
+		c.cancel() // the driver restarts the part when it has ended
 		waits = true
 	case pause:
 		w.mu.Lock()
@@ -159,7 +159,7 @@ func (w *world) inject(k kind, c *call, r *rand.Rand) (v verdict, waits bool) {
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d) + 1)) }
 
-// crashPart kills a part. The part starts again at the given time.
+// crashPart kills a part. The part restarts at the given time.
 func (w *world) crashPart(p *part, again time.Time) {
 	if p.kind == "keeper" {
 		w.keeperOf(p.name).leave()
@@ -179,7 +179,7 @@ func (w *world) tear(p *part, r *rand.Rand) {
 	dir := filepath.Join(w.dir, p.name, "blobs")
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return // the agent has none yet
+		return // the agent has no cache yet
 	}
 	for _, f := range files {
 		info, err := f.Info()
@@ -219,7 +219,7 @@ func (w *world) revokeAgent(r *rand.Rand) bool {
 	return true
 }
 
-// forget makes a gateway lose its copies of the ledger.
+// forget makes a gateway discard its cache of the ledger.
 func (w *world) forget(at *site, r *rand.Rand) bool {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(at.doors))
@@ -231,7 +231,7 @@ func (w *world) forget(at *site, r *rand.Rand) bool {
 	return true
 }
 
-// cutCall breaks the connection of a call that a gateway is serving or holding.
+// cutCall breaks the connection of a call that a gateway is serving or delaying.
 func (w *world) cutCall(r *rand.Rand) bool {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(w.served))
@@ -249,7 +249,7 @@ func (w *world) stopRun() bool {
 		return false
 	}
 	if err := hub.ledger.StopRun(context.Background(), runID, "test", time.Now()); err != nil {
-		return false // it has ended
+		return false // the call has ended
 	}
 	return true
 }
@@ -267,7 +267,7 @@ type backup struct {
 	blobs  map[string][]byte
 }
 
-// restore takes a backup of a site. If there already is one, it simulates the loss of the
+// restore takes a backup of a site. If there is a backup already, it simulates the loss of the
 // machine with the site's ledger and blobs, and restores the backup.
 func (w *world) restore(at *site, r *rand.Rand) bool {
 	if at.locked() || at.name != hubName || !w.begun { // a region has no runs of its own

@@ -28,8 +28,8 @@ func (t turn) String() string { return fmt.Sprintf("round %d of %s", t.round+1, 
 // marks contains what the checks have recorded about the run so far.
 type marks struct {
 	receipts map[turn]int64 // at the hub, with their batch
-	counted  map[turn]bool  // somebody heard that it is counted
-	closed   map[turn]bool  // somebody heard that it is closed
+	counted  map[turn]bool  // an agent was told that it is counted
+	closed   map[turn]bool  // an agent was told that it is closed
 	state    string         // of the run
 	ended    bool
 	restores int
@@ -39,7 +39,7 @@ func newMarks() marks {
 	return marks{receipts: map[turn]int64{}, counted: map[turn]bool{}, closed: map[turn]bool{}}
 }
 
-// restored forgets what a restored ledger does not know.
+// restored drops records that a restored ledger does not contain.
 func (m *marks) restored(*site) {
 	*m = marks{receipts: map[turn]int64{}, counted: map[turn]bool{}, closed: map[turn]bool{}, restores: m.restores + 1}
 }
@@ -50,8 +50,8 @@ func (at *site) restores() int {
 	return at.w.marks.restores
 }
 
-// heard records a verdict that an agent has received. The agent acts on it, so it must stay
-// true.
+// heard records a verdict that an agent has received. The verdict must stay true, because the
+// agent acts on it.
 func (at *site) heard(o v1.Outcome, round int64, clients []string) {
 	at.w.mu.Lock()
 	defer at.w.mu.Unlock()
@@ -65,8 +65,8 @@ func (at *site) heard(o v1.Outcome, round int64, clients []string) {
 	}
 }
 
-// given checks that an agent gets no task for a turn that is known to be counted, because the
-// agent would mistake the verdict on its first result for one on the second.
+// given checks that an agent gets no task for a turn that is known to be counted. Otherwise,
+// the agent would mistake the verdict on its first result for a verdict on the second.
 func (at *site) given(round int64, clients []string) {
 	at.w.mu.Lock()
 	i := slices.IndexFunc(clients, func(c string) bool { return at.w.marks.counted[turn{round, c}] })
@@ -106,7 +106,7 @@ func (w *world) check() {
 	}
 }
 
-// checkLedger checks what must hold in every ledger.
+// checkLedger checks the invariants of every ledger.
 func (at *site) checkLedger(wrote []*part) error {
 	if both, err := at.list(`SELECT 'round ' || l.round || ' of ' || l.client FROM leases l JOIN receipts r ON r.run = l.run AND r.round = l.round AND r.client = l.client`); err != nil || len(both) > 0 {
 		return fmt.Errorf("counted and still leased: %v (%w)", both, orNone(err))
@@ -116,7 +116,7 @@ func (at *site) checkLedger(wrote []*part) error {
 	}
 	// Only the holder of the lead may drive runs.
 	for _, p := range wrote {
-		if p.kind != "coordinator" && p.kind != "relay" || p.ctx.Err() != nil { // one that ends resigns, even without the lead
+		if p.kind != "coordinator" && p.kind != "relay" || p.ctx.Err() != nil { // a part that ends resigns, even without the lead
 			continue
 		}
 		if holder, err := at.list("SELECT holder FROM leaders WHERE role = 'coordinator'"); err != nil || len(holder) != 1 || holder[0] != p.name {
@@ -146,7 +146,6 @@ func (at *site) checkLedger(wrote []*part) error {
 const closedRounds = `SELECT round + 1 FROM rounds o WHERE state <> 'open' AND counted <> (SELECT count(*) FROM receipts r WHERE r.run = o.run AND r.batch <= o.last_batch
 	AND r.batch > COALESCE((SELECT max(last_batch) FROM rounds p WHERE p.run = o.run AND p.round < o.round), 0))`
 
-// checkRun checks the run at the hub.
 func (w *world) checkRun(hub *site) error {
 	m := &w.marks
 	var reason string
@@ -155,7 +154,7 @@ func (w *world) checkRun(hub *site) error {
 		return err
 	}
 	if len(run) == 0 {
-		return nil // it is not there yet
+		return nil // the run does not exist yet
 	}
 	if err := w.checkReleases(hub); err != nil {
 		return err
@@ -265,7 +264,7 @@ func (at *site) readReceipts() (all []receipt, err error) {
 	return all, rows.Err()
 }
 
-// orNone returns err, or errNone if it is nil, for messages that always contain an error.
+// orNone returns err, or errNone if err is nil, for messages that always contain an error.
 func orNone(err error) error {
 	if err == nil {
 		return errNone
@@ -294,7 +293,7 @@ func (w *world) final() string {
 		return ""
 	}
 	if fleet == 0 {
-		return "" // the run has ended before it began
+		return "" // the run ended before it began
 	}
 	if w.exact && version != int64(w.rounds) {
 		w.violate("the run has ended at version %d of %d", version, w.rounds)
@@ -305,7 +304,7 @@ func (w *world) final() string {
 		return ""
 	}
 	var r *replay
-	if w.marks.restores == 0 { // agents know of more turns than a restored server
+	if w.marks.restores == 0 { // agents know more turns than a restored server
 		if r, err = w.replay(hub, fleet); err != nil {
 			w.violate("replaying the receipts: %v", err)
 			return ""
@@ -363,7 +362,7 @@ func (w *world) checkPersonal(store *state.Store, client string) ([]float32, err
 		}
 		kept = r.Round
 	}
-	// After a restore, agents may know of later rounds than the server.
+	// After a restore, agents may have trained in later rounds than the server knows.
 	if kept != last && (w.marks.restores == 0 || kept < last) {
 		return nil, fmt.Errorf("%s was last counted in round %d and keeps the layers of round %d", client, last+1, kept+1)
 	}

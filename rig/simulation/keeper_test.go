@@ -34,9 +34,9 @@ import (
 	"loadstar/server/keepers"
 )
 
-// auditor is a keeper with its folder. The folder is a real one, in memory if possible. Each
-// incarnation has a copy of the folder that was made when the previous one died, so what a dead
-// process still writes has no effect.
+// auditor is a keeper with its folder, which is a real one, in memory if possible. Each
+// incarnation of the keeper has a copy of the folder from the end of the previous incarnation.
+// A dead process can therefore write without effect.
 type auditor struct {
 	w       *world
 	name    string // in plans
@@ -45,20 +45,20 @@ type auditor struct {
 	copies  int    // of the folder
 	backup  []byte // of keeper.db
 	jumped  time.Duration
-	answers map[int64]release // by round; all answers that left
+	answers map[int64]release // by round; all answers that were sent
 
 	// The schedule's lock guards these.
 	door *keeperDoor
-	away time.Time // it answers nobody until then
+	away time.Time // it answers no call until this time
 	old  []oldCall
 }
 
-// keeperDoor is a running keeper. It serves one call at a time.
+// keeperDoor is a running keeper, which serves one call at a time.
 type keeperDoor struct {
 	*part
 	handler http.Handler
 	busy    bool          // the schedule's lock guards it
-	turn    chan struct{} // has a value while it serves
+	turn    chan struct{} // contains a value while the keeper serves a call
 }
 
 // release is a keeper's answer for a round, with the request.
@@ -75,8 +75,8 @@ type oldCall struct {
 	body []byte
 }
 
-// drawn is the source of a keeper's random numbers. It is the same for all seeds, because the
-// choice of results depends on it.
+// drawn is the source of a keeper's random numbers. It is the same for all seeds of the
+// simulation, because the choice of results depends on it.
 type drawn struct{ *rand.ChaCha8 }
 
 func (d drawn) Read(b []byte) (int, error) { return d.ChaCha8.Read(b) }
@@ -148,7 +148,7 @@ func (k *auditor) open(dir string, p *part) (*keeper.Keeper, error) {
 	var gate func(string)
 	if p != nil {
 		o.Log = k.w.log(p)
-		gate = func(step string) { _, _ = p.wait(context.Background(), "keeper "+step, nil) } // a dead one goes on unseen
+		gate = func(step string) { _, _ = p.wait(context.Background(), "keeper "+step, nil) } // a dead process continues without effect
 	}
 	return keeper.OpenSimulated(dir, o, gate, drawn{rand.NewChaCha8([32]byte{7})})
 }
@@ -174,7 +174,7 @@ func (k *auditor) copyFolder(to string) {
 	}
 }
 
-// leave gives the current content of the disk to the next incarnation.
+// leave copies the current content of the folder for the next incarnation.
 func (k *auditor) leave() {
 	next := *k
 	next.copies++
@@ -197,7 +197,7 @@ func (w *world) addKeeper(k *auditor, hub *site) {
 			}
 			w.mu.Unlock()
 			<-ctx.Done()
-			d.turn <- struct{}{} // what it serves ends first
+			d.turn <- struct{}{} // the current call ends first
 			return open.Close()
 		}
 	})
@@ -219,7 +219,7 @@ func (w *world) keepersOf(p *part, at *site) *keepers.Set {
 	}
 	c := keepers.Config{
 		Epoch: at.ledger.KeeperEpoch,
-		Answered: func(_ context.Context, identity string) (time.Time, error) { // it passes no gate, because several calls can fail at a time
+		Answered: func(_ context.Context, identity string) (time.Time, error) { // this call passes no gate, because several calls can fail at the same time
 			return at.ledger.KeeperAnswered(context.Background(), identity)
 		},
 		Log: w.log(p), Rand: func(call string) func(int64) int64 { return w.random(p, call) },
@@ -235,7 +235,7 @@ func (w *world) keepersOf(p *part, at *site) *keepers.Set {
 	return set
 }
 
-// trusting makes an agent train only private plans.
+// trusting makes an agent trust the keepers and train only private plans.
 func (w *world) trusting(c *agent.Config) {
 	if len(w.keepers) == 0 {
 		return
@@ -262,7 +262,7 @@ func (l *line) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	q.Body.Close()
-	q.Header.Del("Accept-Encoding") // the checks read answers
+	q.Header.Del("Accept-Encoding") // the checks must be able to read answers
 	name := forCall(q.Context(), l.to.name+" "+callName(q, body))
 	l.to.remember(oldCall{name, q, body})
 	v, err := l.p.wait(q.Context(), "request "+name, l.to.idle)
@@ -272,7 +272,7 @@ func (l *line) RoundTrip(q *http.Request) (*http.Response, error) {
 	if v == refuse || l.cut() {
 		return nil, errAway
 	}
-	if v == repeat { // an earlier attempt that arrives as well
+	if v == repeat { // an earlier attempt, which arrives as well
 		if _, err := l.to.serve(q, body, l.p); err != nil {
 			return nil, err
 		}
@@ -291,7 +291,7 @@ func (l *line) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// cut reports whether the network between the two is down, or either of them is cut off.
+// cut reports whether the line is down, or either of its ends is cut off.
 func (l *line) cut() bool {
 	l.p.s.mu.Lock()
 	defer l.p.s.mu.Unlock()
@@ -299,8 +299,8 @@ func (l *line) cut() bool {
 	return now.Before(l.p.cut) || now.Before(l.to.away) || d != nil && now.Before(d.cut)
 }
 
-// idle reports whether a call can arrive now. If the keeper is not running, a call may arrive
-// and fails at once.
+// idle reports whether a call can arrive now. If the keeper is not running, a call may arrive,
+// but fails at once.
 func (k *auditor) idle() bool { return k.door == nil || k.door.dead || !k.door.busy }
 
 // remember stores a request that can arrive again.
@@ -312,14 +312,14 @@ func (k *auditor) remember(c oldCall) {
 	}
 }
 
-// callName returns a name for a call to a keeper that does not depend on the random data in the
+// callName returns a name for a call to a keeper that does not depend on random data in the
 // call.
 func callName(q *http.Request, body []byte) string {
 	path := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
 	switch path {
 	case "State":
 		var m v1.KeeperStateRequest
-		_ = proto.Unmarshal(body, &m) // an unreadable one has the name of an empty one
+		_ = proto.Unmarshal(body, &m) // an unreadable message has the name of an empty one
 		return fmt.Sprintf("%s %s%.4s", path, m.Run, m.Plan)
 	case "Check":
 		var m v1.KeeperCheckRequest
@@ -344,7 +344,7 @@ func (d *keeperDoor) isDead() bool {
 }
 
 // serve makes the keeper answer a call. The keeper continues even if the caller gives up. by is
-// nil if nobody waits for the answer.
+// nil if no caller waits for the answer.
 func (k *auditor) serve(q *http.Request, body []byte, by *part) (*httptest.ResponseRecorder, error) {
 	s := k.w.schedule
 	s.mu.Lock()
@@ -390,18 +390,18 @@ func (k *auditor) serve(q *http.Request, body []byte, by *part) (*httptest.Respo
 	return answer, nil
 }
 
-// answered checks an answer before it leaves.
+// answered checks an answer before it is sent.
 func (k *auditor) answered(path string, body, answer []byte) {
 	switch {
 	case strings.HasSuffix(path, "/Release"):
 		k.released(body, answer)
-	case strings.HasSuffix(path, "/Enrol") && len(k.answers) > 0: // it may have a key again
+	case strings.HasSuffix(path, "/Enrol") && len(k.answers) > 0: // the keeper may have a key again
 		k.probe(-1, false)
 	}
 }
 
-// released checks a released sum before it leaves. The masks of a round may leave for only one
-// request, and nothing that happens to the keeper from now on may change this.
+// released checks a released sum before it is sent. The keeper may release the masks of a round
+// for only one request, whatever happens to it later.
 func (k *auditor) released(body, answer []byte) {
 	q, a := &v1.KeeperReleaseRequest{}, &v1.KeeperReleaseResponse{}
 	if err := errors.Join(proto.Unmarshal(body, q), proto.Unmarshal(answer, a)); err != nil {
@@ -422,8 +422,8 @@ func (k *auditor) released(body, answer []byte) {
 
 // probe opens a copy of the keeper's files, and requests every released round again, with the
 // same set of results and with another one. The other set must not get the masks of the round.
-// The round newest must get the same answer; newest may be -1. If old is set, the copy contains
-// the backup, and all agents enrol again with the keys that they have.
+// The request for the round newest, which may be -1, must get the same answer. If old is set,
+// the copy contains the backup, and all agents enrol again with their current keys.
 func (k *auditor) probe(newest int64, old bool) {
 	open, remove := k.copied(old)
 	defer remove()
@@ -435,7 +435,7 @@ func (k *auditor) probe(newest int64, old bool) {
 		other := proto.CloneOf(was.request)
 		other.Results[0].Nonce[0] ^= 1
 		_, err := open.Release(other)
-		if err == nil { // one that was restored may answer, but not with the masks of that round
+		if err == nil { // a restored keeper may answer, but not with the masks of that round
 			if k.opens(in, old) {
 				k.w.violate("%s would release the masks of round %d for another set of results", k.name, in+1)
 			}
@@ -448,7 +448,7 @@ func (k *auditor) probe(newest int64, old bool) {
 	}
 }
 
-// opens reports whether a copy of the keeper's files still gives the masks of a round.
+// opens reports whether a copy of the keeper's files still releases the masks of a round.
 func (k *auditor) opens(in int64, old bool) bool {
 	open, remove := k.copied(old)
 	defer remove()
@@ -541,7 +541,7 @@ func (h *host) memberOf(k *auditor) (m state.Member, found bool, err error) {
 }
 
 // chosen returns the clients whose results keepers have chosen in a round, or nil if all
-// results count.
+// results are counted.
 func (w *world) chosen(in int64) map[string]bool {
 	for _, k := range w.keepers {
 		if a := k.answers[in]; len(a.chosen) > 0 {
@@ -581,8 +581,8 @@ func (w *world) checkReleases(hub *site) error {
 	return rows.Err()
 }
 
-// checkMasked checks that a call of an agent with a result of a private run shows nothing, whether or
-// not it arrives.
+// checkMasked checks that an agent's call with a result of a private run reveals nothing, whether
+// or not the call arrives.
 func (w *world) checkMasked(agent string, body []byte) {
 	var q v1.ExchangeRequest
 	if proto.Unmarshal(body, &q) != nil || q.Result == nil {
@@ -632,8 +632,8 @@ func withoutDraws(path string, body []byte) []byte {
 	return b
 }
 
-// beginRun adds the run when all agents are members of all keepers. Earlier they decline it, as in
-// some seeds.
+// beginRun adds the run when all agents are members of all keepers. In some seeds, it adds the run
+// earlier, and some agents decline it.
 func (w *world) beginRun() error {
 	hub := w.sites[0]
 	if w.begun || hub.locked() {
@@ -671,14 +671,14 @@ func (w *world) hasReceipts(h *host) bool {
 	return h.enrolled
 }
 
-// awayKeeper makes a keeper answer nobody for a while.
+// awayKeeper makes a keeper answer no calls for a while.
 func (k *auditor) awayKeeper(r *rand.Rand) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	k.away = time.Now().Add(upTo(r, 5*time.Minute))
 }
 
-// late makes an old request arrive again.
+// late delivers an old request again.
 func (k *auditor) late(r *rand.Rand) bool {
 	k.w.mu.Lock()
 	if len(k.old) == 0 || k.door == nil || !k.idle() {
@@ -741,7 +741,7 @@ func (w *world) keeperFault(what kind, c *call, r *rand.Rand) bool {
 	case keeperOld:
 		return w.restoreKeeper(k, r)
 	case keeperClock:
-		if !w.begun { // no agent would ever be old enough
+		if !w.begun { // otherwise, no agent would ever be old enough
 			return false
 		}
 		w.mu.Lock()

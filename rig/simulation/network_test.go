@@ -67,7 +67,7 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 	if v == refuse || d == nil || l.away() {
 		return nil, errAway
 	}
-	if v == repeat { // an earlier attempt that arrives as well
+	if v == repeat { // an earlier attempt, which arrives as well
 		if _, err := l.serve(d, q, body, name+" again"); err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, io.ErrUnexpectedEOF
 	}
 	l.checkRevoked(path, began, r)
-	if restores == l.to.restores() { // a restored server does not know what the lost one has answered
+	if restores == l.to.restores() { // a restored server does not know the answers of the lost one
 		l.hear(path, body, r)
 	}
 	answer := r.Result()
@@ -91,7 +91,7 @@ func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// withoutWaiting changes a call so that the gateway must not hold it.
+// withoutWaiting changes a call so that the gateway must respond at once.
 func withoutWaiting(body []byte) []byte {
 	var m v1.ExchangeRequest
 	if proto.Unmarshal(body, &m) != nil {
@@ -213,7 +213,7 @@ func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder)
 		l.p.s.mu.Unlock()
 	}
 	if q.Result == nil || r.GetReceived().GetOutcome() == v1.Outcome_OUTCOME_CLOSED {
-		return // one of the clients is closed, and the agent asks which
+		return // the turn of one client is closed, and the agent will ask which one
 	}
 	var clients []string
 	for _, s := range q.Result.Shares {

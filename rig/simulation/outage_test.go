@@ -13,7 +13,7 @@ var (
 	outages = flag.Int("outages", 1, "how often")
 )
 
-// outage is a period in which calls with certain prefixes get no answer.
+// outage is a period in which calls with certain prefixes get no response.
 type outage struct {
 	calls []string
 	away  time.Duration
@@ -33,8 +33,8 @@ func (w *world) outageHits(c *call, elapsed time.Duration) bool {
 
 const keepersAway = "keepers"
 
-// TestAway lets each of the fleet's stores and links be away. Nothing may be lost, and updates
-// must be counted again soon afterwards.
+// TestAway makes each of the fleet's stores and links unavailable for a while. Nothing may be
+// lost, and updates must be counted again soon afterwards.
 func TestAway(t *testing.T) {
 	for name, calls := range map[string][]string{
 		"ledger":            {"ledger "},
@@ -47,9 +47,9 @@ func TestAway(t *testing.T) {
 			t.Parallel()
 			var all []time.Duration
 			for seed := range uint64(*outages) {
-				set, soon := draw(seed), 6*time.Minute // an agent waits for up to 5 between its attempts
+				set, soon := draw(seed), 6*time.Minute // an agent waits for up to 5 minutes between its attempts
 				set.kind, set.lease = int(seed)%asynchronous, 3*time.Hour
-				if name == keepersAway { // the gateways answer, so agents extend their leases and learn when to return
+				if name == keepersAway { // the gateways respond, so agents extend their leases and learn when to call again
 					set, soon = drawPrivate(seed), 30*time.Second
 					set.private.check, set.private.midnight, set.private.early, set.lease = "norm", false, false, 2*time.Minute
 				}

@@ -17,7 +17,7 @@ var planted = flag.Bool("planted", false, "plant bugs in the product and check t
 // private marks the bugs that only private seeds can find.
 const private = "private: "
 
-// bugs are mistakes that are easy to make and hard to see. Each replaces a string in the
+// bugs lists mistakes that are easy to make and hard to see. Each replaces a string in the
 // product's source, which must occur exactly once.
 var bugs = []struct{ name, file, text, by string }{
 	{
@@ -117,7 +117,7 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 }
 
-// plant returns the file with a bug. A bug may replace several strings.
+// plant returns the file with a bug. A bug can replace several strings.
 func plant(t *testing.T, source, text, by string) string {
 	t.Helper()
 	parts := append([]string{text}, strings.Split(by, "\x00")...)
@@ -147,7 +147,7 @@ func TestPlanted(t *testing.T) {
 			}
 			mutant := plant(t, string(source), b.text, b.by)
 			if !*planted {
-				return // the bug can still be planted
+				return // the test only checks that the bug can still be planted
 			}
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "mutant.go"), []byte(mutant))

@@ -20,9 +20,8 @@ import (
 var fleetSecret = [32]byte{5}
 
 // replay computes the weights and personal layers that follow from the receipts of a run. It
-// trains each client that was counted, one after the other and without agents or servers, and
-// merges their updates. Whatever happened to the fleet, its weights and layers must have the
-// same bits.
+// trains the counted clients one after the other, without agents or servers, and merges their
+// updates. Whatever happened to the fleet, its weights and layers must have the same bits.
 type replay struct {
 	*setup.Setup
 	problem *recipe.Problem
@@ -90,7 +89,7 @@ func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A client's turns follow each other, so their order by batches is the order of its rounds.
+	// A client's turns follow each other, so sorting them by batch sorts them by round.
 	slices.SortFunc(receipts, func(a, b receipt) int {
 		if a.batch != b.batch {
 			return int(a.batch - b.batch)
@@ -132,7 +131,7 @@ func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	for _, t := range receipts { // counted in a round that was never closed
+	for _, t := range receipts { // these were counted in a round that was never closed
 		if err := r.count(round.NewFold(r.Rules), t); err != nil {
 			return nil, err
 		}
@@ -140,7 +139,7 @@ func (w *world) replay(hub *site, fleet int64) (*replay, error) {
 	return r, r.compare(hub)
 }
 
-// compare compares the versions that the hub has with those of the replay.
+// compare compares the hub's versions with those of the replay.
 func (r *replay) compare(hub *site) error {
 	rows, err := hub.query("SELECT version, weights, control FROM versions")
 	if err != nil {

@@ -25,11 +25,11 @@ type verdict int
 
 const (
 	proceed verdict = iota
-	refuse          // the call does not happen, or its answer is lost
-	repeat          // it happens twice
+	refuse          // the call does not happen, or its response is lost
+	repeat          // the call happens twice
 )
 
-// part is one incarnation of a process of the fleet.
+// part is one incarnation of a fleet's process.
 type part struct {
 	s      *schedule
 	kind   string
@@ -43,25 +43,25 @@ type part struct {
 	dead   bool
 	exited bool // its main function has returned err
 	err    error
-	paused time.Time // its calls wait until then
-	cut    time.Time // nobody answers it until then
+	paused time.Time // its calls wait until this time
+	cut    time.Time // its calls get no response until this time
 }
 
 // call is a call that waits at the gate.
 type call struct {
 	*part
 	what    string
-	key     string // what, with the name of the part
+	key     string // the name of the call, with the name of the part
 	arrival uint64
-	rest    int // number of rests before it arrived
+	rest    int // number of times that the driver rested before it arrived
 	release chan verdict
 	ready   func() bool // nil means always
 }
 
-// schedule decides which of the waiting calls goes on.
+// schedule decides which of the waiting calls continues.
 type schedule struct {
 	seed   uint64
-	byName bool // the order of calls depends on their names only
+	byName bool // the order of calls depends only on their names
 	start  time.Time
 
 	mu       sync.Mutex
@@ -72,11 +72,11 @@ type schedule struct {
 
 	// Only the driver uses these fields.
 	random *rand.Rand
-	passed map[string]int // how often a call of this name has passed
+	passed map[string]int // how many calls of this name have passed
 	steps  int
 	hash   uint64
 	lines  []string
-	racy   []string // names that two calls had which arrived at a time
+	racy   []string // names that two simultaneous calls had
 }
 
 func newSchedule(seed uint64) *schedule {
@@ -86,7 +86,7 @@ func newSchedule(seed uint64) *schedule {
 	}
 }
 
-// stream returns random numbers that depend on the seed and the names alone.
+// stream returns random numbers that depend only on the seed and the names.
 func (s *schedule) stream(names ...any) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprint(h, names...)
@@ -102,7 +102,7 @@ func (s *schedule) note(format string, args ...any) {
 	s.lines = append(s.lines, line)
 }
 
-// wait holds a call at the gate until the schedule decides on it.
+// wait keeps a call at the gate until the schedule decides on it.
 func (p *part) wait(ctx context.Context, what string, ready func() bool) (verdict, error) {
 	s := p.s
 	s.mu.Lock()
@@ -126,7 +126,7 @@ func (p *part) wait(ctx context.Context, what string, ready func() bool) (verdic
 	}
 }
 
-// ask is like wait, for calls that either happen or fail.
+// ask is like wait, for calls that can only happen or fail.
 func (p *part) ask(ctx context.Context, what string, ready func() bool) error {
 	v, err := p.wait(ctx, what, ready)
 	if err == nil && v == refuse {
@@ -178,7 +178,7 @@ func partOf(ctx context.Context) *part {
 	return p
 }
 
-// kill ends a part at once: from now on nobody sees what it does.
+// kill ends a part at once: nothing that it does from now on has an effect.
 func (s *schedule) kill(p *part) {
 	s.mu.Lock()
 	p.dead = true
@@ -193,8 +193,8 @@ func (s *schedule) kill(p *part) {
 	p.wg.Wait()
 }
 
-// candidates waits until all goroutines wait, and returns the calls that may go on. Their order
-// does not depend on which of them arrived first.
+// candidates waits until all goroutines wait, and returns the calls that may continue, in an
+// order that does not depend on which call arrived first.
 func (s *schedule) candidates() (all []*call) {
 	synctest.Wait()
 	now := time.Now()
@@ -217,9 +217,9 @@ func (s *schedule) candidates() (all []*call) {
 	return all
 }
 
-// pick returns the call that goes on. In a stable schedule, this is the call with the lowest
-// number, which depends on the call alone. The other calls then keep their order if a fault is
-// left out, so failures shrink well. The other schedules find bugs that stable ones miss.
+// pick returns the call that continues. In a stable schedule, this is the call with the lowest
+// number, which depends only on the call. The other calls then keep their order if a fault is
+// left out, so failures shrink well. Other schedules find bugs that stable ones miss.
 func (s *schedule) pick(all []*call) *call {
 	if !s.byName {
 		return all[s.random.IntN(len(all))]
@@ -238,10 +238,10 @@ func (s *schedule) number(use string, c *call) uint64 {
 	return s.stream(use, s.turn(c)).Uint64()
 }
 
-// turn names a call and how often a call of its name has passed.
+// turn returns the name of a call, and how many calls of that name have passed.
 func (s *schedule) turn(c *call) string { return c.key + " #" + strconv.Itoa(s.passed[c.key]) }
 
-// let lets a call go on.
+// let lets a call continue.
 func (s *schedule) let(c *call, v verdict) {
 	s.passed[c.key]++
 	if s.withdraw(c) {

@@ -12,7 +12,7 @@ import (
 
 const maxClients = 8
 
-// setting is what a seed chooses before the fleet starts.
+// setting contains what a seed chooses before the fleet starts.
 type setting struct {
 	stable  bool
 	region  bool
@@ -20,27 +20,27 @@ type setting struct {
 	kind    int   // of the plan
 	cohort  int
 	rounds  int
-	// exact means that no turn is given up. All clients that are asked are counted, so the
-	// weights must be those of a fleet without faults.
+	// exact means that no turn is given up. All asked clients are counted, so the weights must
+	// equal those of a fleet without faults.
 	exact          bool
 	lease, longest time.Duration
-	absent         time.Duration // longest time that a part is away
+	absent         time.Duration // longest time for which a part is unavailable
 	odds           map[kind]int
-	outage         *outage // nil for none
-	// impatient means that gateways may not hold calls, so agents call again soon, and perhaps
-	// call another gateway.
+	outage         *outage // nil if there is none
+	// impatient means that gateways must not delay responses, so agents call again soon, and
+	// perhaps call another gateway.
 	impatient bool
 	private   *privacy // nil if the run is plain
 }
 
-// privacy is what a private seed chooses in addition.
+// privacy contains what a private seed chooses in addition.
 type privacy struct {
 	keepers       int
 	check, robust string
 	quorum        float64
 	invited       bool
 	midnight      bool // a day ends during the run
-	early         bool // the run begins before all agents are members, so some decline it
+	early         bool // the run begins before all agents are members, so some agents decline it
 }
 
 // layouts lists numbers of clients per agent. An agent with three clients sends sums.
@@ -91,8 +91,8 @@ func (s setting) key() string {
 	return fmt.Sprint(strings.ReplaceAll(s.plan(), "\n", "; "), s.clients)
 }
 
-// draw chooses the setting of a seed. Every seed has its own odds, because faults that are rare
-// overall must be frequent in some seeds.
+// draw chooses the setting of a seed. Every seed has its own probabilities, because faults that
+// are rare overall must be frequent in some seeds.
 func draw(seed uint64) setting {
 	r := rand.New(rand.NewPCG(seed, 2))
 	s := setting{
@@ -128,13 +128,12 @@ func draw(seed uint64) setting {
 	return s
 }
 
-// drawPrivate chooses the setting of a private seed.
 func drawPrivate(seed uint64) setting {
 	s := draw(seed)
 	r := rand.New(rand.NewPCG(seed, 3))
 	x := &privacy{keepers: 1 + r.IntN(2), check: []string{"none", "norm"}[r.IntN(2)], robust: "none", quorum: 0.1, invited: r.IntN(2) == 0, midnight: r.IntN(3) == 0}
 	s.private, s.kind = x, s.kind%3          // the other plans cannot be private
-	if x.check == "norm" && r.IntN(3) == 0 { // of agents with one client each, it is known who was chosen
+	if x.check == "norm" && r.IntN(3) == 0 { // with one client per agent, the chosen results show the chosen clients
 		x.robust, s.clients, s.kind = "nearest", []int{1, 1, 1, 1, 1}, s.kind%2
 	}
 	s.cohort = min(s.cohort, s.total())
@@ -143,10 +142,10 @@ func drawPrivate(seed uint64) setting {
 	}
 	s.odds[keeperCrash] = min(s.odds[keeperCrash], 1500)
 	if s.exact {
-		s.cohort = s.total() // a smaller one may have the clients of one agent only, which no keeper releases
+		s.cohort = s.total() // a smaller cohort may have the clients of only one agent, which no keeper releases
 		s.odds[keeperClock], s.odds[keeperOld] = 0, 0
 	} else if r.IntN(4) == 0 {
-		x.quorum = 0.9 // rounds with fewer are abandoned
+		x.quorum = 0.9 // rounds with fewer results are abandoned
 	}
 	x.early = !s.exact && r.IntN(4) == 0
 	return s

@@ -148,7 +148,7 @@ func report(t *testing.T, seed uint64, out outcome) {
 }
 
 // shrink looks for a small set of faults with which a seed still fails. It leaves out halves of
-// the faults, quarters and so on.
+// the faults, then quarters, and so on.
 func shrink(t *testing.T, seed uint64, out outcome) (best outcome, runs int) {
 	const most = 100
 	best = out
@@ -203,8 +203,8 @@ func difference(a, b []string) string {
 	return fmt.Sprintf("they have %d and %d lines", len(a), len(b))
 }
 
-// TestEveryFault checks that each kind of fault happens within the first seeds, or, for faults
-// of keepers, in a few seeds that have many of them.
+// TestEveryFault checks that each kind of fault happens within the first seeds. Faults of
+// keepers must happen in a few seeds that have many of them.
 func TestEveryFault(t *testing.T) {
 	seen := map[kind]bool{}
 	many := func(seed uint64) setting {

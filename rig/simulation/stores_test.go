@@ -24,8 +24,8 @@ func forCall(ctx context.Context, what string) string {
 	return what
 }
 
-// ledgerGate holds the calls to a site's ledger. SQLite allows one writer at a time and would
-// sleep in real time, so the schedule holds the write lock in its place.
+// ledgerGate makes calls to a site's ledger wait at the gate. SQLite allows one writer at a
+// time and would sleep in real time, so the schedule manages the write lock instead.
 func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string) error {
 	p := partOf(ctx)
 	if p == nil {
@@ -45,7 +45,7 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 		at.committed(p)
 	}
 	var ready func() bool
-	if step == sqlstore.Begin || strings.HasPrefix(what, "INSERT") { // one that is not in a transaction
+	if step == sqlstore.Begin || strings.HasPrefix(what, "INSERT") { // an INSERT that is not in a transaction
 		ready = func() bool { return at.writer == nil }
 	}
 	name := fmt.Sprintf("ledger %s %s", step, at.w.queryName(what))
@@ -60,7 +60,6 @@ func (at *site) ledgerGate(ctx context.Context, step sqlstore.Step, what string)
 	return nil
 }
 
-// queryName returns the name of a query.
 func (w *world) queryName(query string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,8 +81,8 @@ func shorten(query string) string {
 	return fmt.Sprintf("%s… %x", query[:50], sum[:2])
 }
 
-// blobs is a site's store of blobs as a part sees it. Like the product's stores, it contains a
-// blob completely or not at all.
+// blobs is a site's store of blobs as a part sees it. Like the product's stores, it contains
+// each blob completely or not at all.
 type blobs struct{ at *site }
 
 var _ blob.Store = blobs{}

@@ -2,7 +2,7 @@ package simulation
 
 import "time"
 
-// wake notifies the coordinators of a site on behalf of a part. A notification can be lost.
+// wake notifies the coordinators of a site on behalf of a part. The notification can be lost.
 func (at *site) wake(p *part) func(run string) { return notify(p, at.woken) }
 
 // wakeAgents notifies the gateways of a site.

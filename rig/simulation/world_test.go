@@ -97,8 +97,8 @@ type world struct {
 	starts map[string]int       // how often a part was started
 	again  map[string]time.Time // when parts that have ended start again
 	agents []*host
-	// keepers are the keepers of a private run. The run begins at the time first, when they know
-	// all agents.
+	// keepers are the keepers of a private run. The run begins at the time first, when the
+	// keepers know all agents.
 	keepers []*auditor
 	begun   bool
 	first   time.Duration
@@ -106,13 +106,13 @@ type world struct {
 	// The schedule's lock guards these.
 	paces      map[string]*rand.Rand
 	violations []string
-	served     map[string]func() // calls that gateways serve, and what cuts them
+	served     map[string]func() // functions that cut the calls in progress at gateways
 	queries    map[string]string // names by text
 
 	faults faults
 	marks  marks
-	// outageBegan is when the first results were counted. resumed is the time from the end of an outage
-	// to the next round whose clients are all counted.
+	// outageBegan is the time at which the first results were counted. resumed is the time from the
+	// end of an outage to the next round whose clients are all counted.
 	outageBegan, resumed time.Duration
 }
 
@@ -127,7 +127,7 @@ type site struct {
 	prepared map[string]*sql.Stmt
 	blobs    map[string][]byte
 	backup   *backup
-	jumped   time.Duration // how far the database's clock is from the others
+	jumped   time.Duration // difference between the database's clock and the others
 
 	// The schedule's lock guards these.
 	doors  map[string]*door
@@ -148,7 +148,7 @@ type host struct {
 	enrolled bool
 	// The schedule's lock guards these.
 	busy   bool // its last check-in named turns
-	member bool // it writes about keepers
+	member bool // it has written a membership since the last check
 }
 
 func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[string]bool) (*world, error) {
@@ -205,8 +205,8 @@ func newWorld(t *testing.T, seed uint64, dir string, set setting, only map[strin
 	return w, w.beginRun()
 }
 
-// agentName returns the name of an agent. One behind a region needs the region's name in its own to be in
-// private runs.
+// agentName returns the name of an agent. An agent behind a region can be in private runs only if
+// its name contains the region's name.
 func (w *world) agentName(i int) string {
 	name := fmt.Sprint("a", i+1)
 	if i > 0 && w.region && w.private != nil {
@@ -343,7 +343,7 @@ func (w *world) addServer(at *site, prefix string) {
 			at.doors[p.name] = &door{p, g, g.Handler()}
 			w.mu.Unlock()
 			return func(ctx context.Context) error {
-				p.wg.Go(func() { _ = all.Run(ctx) }) // returns nothing but nil
+				p.wg.Go(func() { _ = all.Run(ctx) }) // always returns nil
 				return g.Run(ctx)
 			}
 		})
@@ -364,7 +364,7 @@ func (w *world) addCoordinator(at *site, name string) {
 			Wake: at.wake(p), Woken: at.listen(p), WakeAgents: at.wakeAgents(p), Log: w.log(p), Metrics: prometheus.NewRegistry(),
 		}
 		return func(ctx context.Context) error {
-			p.wg.Go(func() { _ = all.Run(ctx) }) // returns nothing but nil
+			p.wg.Go(func() { _ = all.Run(ctx) }) // always returns nil
 			return coordinator.Run(ctx, c)
 		}
 	})
@@ -414,8 +414,8 @@ func (w *world) addAgent(h *host) {
 	})
 }
 
-// log returns the log of a part. An error in it is a violation, unless the simulation has
-// caused it.
+// log returns the log of a part. An error in the log is a violation unless the simulation has
+// caused the error.
 func (w *world) log(p *part) *slog.Logger { return slog.New(errorLog{w, p}) }
 
 type errorLog struct {

@@ -22,7 +22,7 @@ import (
 
 // TestLiveEqualsBacktest runs an agent through the test split of whole groups, and scores its
 // forecasts like a backtest of the same run. The scores of every client that uses the run's
-// weights must be the same to the last bit. The short form uses some days of a few buildings.
+// weights must be the same to the last bit. The usual test covers some days of a few buildings.
 // LOADSTAR_RUNS may be a folder with trained runs of the groups.
 func TestLiveEqualsBacktest(t *testing.T) {
 	if testing.Short() {
@@ -60,8 +60,9 @@ func TestLiveEqualsBacktest(t *testing.T) {
 			}{{"live", live}, {"backtest", replayed}} {
 				t.Logf("%s %s: MAE %.3f of last week's, coverage %.1f %%; energy %s; sum %s; peak %s", group, x.name, x.s.RelativeMAE, 100*x.s.Coverage, x.s.Energy, x.s.Sum, x.s.Peak)
 			}
-			// Some buildings refuse the model at first because last week's load was better in the
-			// days before, or fit their own layers. Therefore the figures of the group differ.
+			// Some buildings refuse the model at first, because last week's load was better in
+			// the days before, or fit their own layers. The figures of the group therefore
+			// differ.
 			if 10*r.same < 7*len(replayed.Clients) {
 				t.Errorf("only %d clients have the run's weights", r.same)
 			}
@@ -97,7 +98,8 @@ func recent(t *testing.T, d *series.Dataset) *series.Dataset {
 }
 
 // withWeather returns the dataset without gaps in its weather. An agent fills gaps from the days
-// before, whereas a file leaves them unknown, so their intervals would differ slightly.
+// before, whereas a file leaves them unknown, so the two would have slightly different
+// intervals.
 func withWeather(t *testing.T, d *series.Dataset) *series.Dataset {
 	t.Helper()
 	w := d.Weather

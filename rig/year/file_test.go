@@ -63,8 +63,8 @@ func TestFileEqualsAgent(t *testing.T) {
 		}
 		return b
 	}
-	// A client for which other weights were fitted, because those of the run were worse,
-	// uses a different model than the file.
+	// A client for which other weights were fitted, because the run's weights were worse, uses
+	// a different model than the file.
 	var names []string
 	for i := range d.Len() {
 		if name := d.Meter(i).ID; !strings.Contains(log.String(), "fitted personal layers\" client="+name) {

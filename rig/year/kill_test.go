@@ -29,7 +29,7 @@ const (
 	childEnd   = "LOADSTAR_YEAR_END"
 )
 
-// kin is an agent without its other components. Its folder is inside the one that contains
+// kin is an agent without its other components. Its folder is inside the folder that contains
 // data.prepared.
 type kin struct {
 	data    *series.Dataset
@@ -118,7 +118,7 @@ func (x *kin) work(t int64) error {
 func (x *kin) live(end int64) error {
 	last := x.last()
 	if last > 0 {
-		if err := x.work(last); err != nil { // work that was not finished
+		if err := x.work(last); err != nil { // continue unfinished work
 			return err
 		}
 	}
@@ -288,7 +288,7 @@ func final(t *testing.T, dir, model string) map[string]outcome {
 			t.Fatal(err)
 		}
 		if c.Members != nil {
-			f.Weight = 0 // a group has none, and NaN is not equal to itself
+			f.Weight = 0 // a group has no weight, and NaN is not equal to itself
 		}
 		scores, err := x.service.Scores(c.Name)
 		if err != nil {

@@ -166,9 +166,9 @@ func plant(t *testing.T, m *serve.Model, shared []float32, input string, add flo
 	t.Fatalf("the model has no input %s in its head", input)
 }
 
-// TestTimeBomb checks that a model that is correct on the last days, but off by four standard
-// deviations once the year ends, is refused before clients use it. The same model without that
-// weight is used.
+// TestTimeBomb plants a weight with which a model is correct on the latest days, but off by
+// four standard deviations once the year ends. Clients must refuse this model before they use
+// it, and must use the same model without the weight.
 func TestTimeBomb(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model")

@@ -38,7 +38,7 @@ type Config struct {
 	// learn intervals.
 	Settled int64
 	Plants  []Plant
-	// Canary is the number of steps between two checks with planted future readings; 0
+	// Canary is the number of steps between two checks with planted readings of future steps; 0
 	// means no checks.
 	Canary int
 	Dir    string
@@ -77,8 +77,7 @@ type Result struct {
 	Elapsed  time.Duration
 }
 
-// reach is the number of measured steps after a cutoff, which are those that a day-ahead
-// model forecasts.
+// reach is the number of measured steps after a cutoff, as many as a day-ahead model forecasts.
 const reach = 24
 
 // run is a run in progress.
@@ -169,7 +168,7 @@ func (r *run) history() error {
 		return err
 	}
 	// Past weather is known. Future weather arrives day by day as a forecast that is always
-	// right, which all backtests here assume.
+	// right, as all backtests here assume.
 	return r.weather(d.Weather.Start, r.Start+2*24*3600, r.Start)
 }
 
@@ -273,7 +272,7 @@ func (r *run) hour(ctx context.Context, t int64) error {
 	return nil
 }
 
-// canary repeats a forecast after absurd readings of the future were stored. The forecast
+// canary repeats a forecast after absurd readings of future steps were stored. The forecast
 // must not change.
 func (r *run) canary(ctx context.Context, t int64) error {
 	name := r.names[int(t/r.step)%len(r.names)]
@@ -315,7 +314,7 @@ func (r *run) take(issued []*live.Issued) {
 			continue
 		}
 		if p := r.pending[x.Client]; len(p) > 0 && p[len(p)-1].Cutoff >= x.Cutoff {
-			continue // a canary's
+			continue // this forecast is a canary's
 		}
 		r.result.Issues++
 		r.pending[x.Client] = append(r.pending[x.Client], x)

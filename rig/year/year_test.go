@@ -29,8 +29,8 @@ model: {name: dense, targets: 24}
 algorithm: fedavg
 `
 
-// data returns meters of the sample or, in the long form, of the Cambridge data from 2016
-// and 2017.
+// data returns meters of the sample or, in the long test, of the Cambridge data from 2016 and
+// 2017.
 func data(t *testing.T, meters int) *series.Dataset {
 	t.Helper()
 	path, root := testkit.Sample(t), ""
@@ -171,7 +171,7 @@ func fixture(t *testing.T) (*series.Dataset, string) {
 	return shared.data, shared.model
 }
 
-// TestYear runs a year of live forecasting or, in the short form, some weeks with a few
+// TestYear runs a year of live forecasting or, in the usual test, some weeks with a few
 // clients.
 func TestYear(t *testing.T) {
 	if testing.Short() {

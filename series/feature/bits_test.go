@@ -10,10 +10,10 @@ import (
 	"loadstar/series"
 )
 
-// TestSameBitsEverywhere checks that the inputs have the same bits on every platform. Its
-// loads are made of integers, because functions such as math.Sin may differ in the last bit.
-// If you change the inputs intentionally, write the new checksum here. Weights that were
-// trained with the old inputs then no longer fit.
+// TestSameBitsEverywhere checks that the inputs have the same bits on every platform. Its loads
+// are computed from integers, because results of functions such as math.Sin may differ in the
+// last bit. If you change the inputs intentionally, write the new checksum here. Weights that
+// were trained with the old inputs then no longer fit.
 func TestSameBitsEverywhere(t *testing.T) {
 	zone, err := time.LoadLocation("Europe/London")
 	if err != nil {

@@ -26,7 +26,8 @@ type block struct {
 	number [blockSize]int32 // the number of the target
 	level  [blockSize]float32
 	// days holds the steps at the target's clock time 1 to 7 days before the target. A step
-	// after the origin is replaced by the newest such step that is not after the origin.
+	// after the origin is replaced by the newest step at that clock time that is not after the
+	// origin.
 	days [8][blockSize]int32
 	// known holds the newest steps at the target's clock time whose quartiles depend only on
 	// loads up to the origin. Each is the target itself or a step whole days before it.
@@ -56,7 +57,7 @@ func (b *block) start(at []series.Example) {
 }
 
 // before returns the given step if the step the given number of days earlier is not after the
-// origin. Otherwise it goes back by this number of days until the condition holds.
+// origin. Otherwise, it goes back by this number of days until that is so.
 func (b *block) before(step, origin, days int) int {
 	on := b.first + step
 	for b.frame.clock.back(on, days) > b.first+origin {
@@ -194,7 +195,6 @@ func (b *block) skip(n int) int {
 	return at
 }
 
-// write writes consecutive inputs of example e, starting at the position at.
 func (b *block) write(at, e int, values ...float32) {
 	at += e
 	for _, v := range values {

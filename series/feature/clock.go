@@ -91,7 +91,7 @@ func newClock(d *series.Dataset, f *series.Framer, t Task) (*clock, error) {
 	for slot := range c.waves {
 		phase := 2 * math.Pi * float64(slot) / float64(c.perDay)
 		for i, v := range []float64{math.Sin(phase), math.Cos(phase), math.Sin(2 * phase), math.Cos(2 * phase)} {
-			// Rounding removes differences between platforms in the last bits.
+			// Rounding removes differences in the last bits between platforms.
 			c.waves[slot][i] = float32(math.Round(v*(1<<24)) / (1 << 24))
 		}
 	}

@@ -47,8 +47,8 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	since = max(since-1, 0) // an origin also reads the summary of the step before it
 	// Sums over the last day and the last week are recomputed at steps that are multiples of a
-	// day and of a week. Therefore a sum that is started a whole window before such a step has
-	// the same bits as one that is started earlier.
+	// day and of a week. A sum that starts a whole window before such a step therefore has the
+	// same bits as a sum that starts earlier.
 	dayStart, weekStart := max(since/perDay*perDay-perDay, 0), max(since/week*week-week, 0)
 	f.addPoints(c, m, first, weekStart)
 	f.addWeeks(c, m, first, dayStart)
@@ -99,10 +99,10 @@ func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
 // a limit, the inputs of an origin could depend on loads of any age.
 const oldestFill = 28
 
-// fill returns the replacement for the missing load of step i, which is the load at the same
-// clock time on the newest day that has one. On the first day of the series it is the previous
-// load. If there is no such load within the last 28 days, the replacement is the mean of the
-// training split, for which the scaled load and the rank are 0.
+// fill returns the replacement for the missing load of step i, which is the newest earlier load
+// at the same clock time. On the first day of the series it is the previous load. If there is
+// no such load within the last 28 days, the replacement is the mean of the training split, for
+// which the scaled load and the rank are 0.
 func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	for at := i; ; {
 		before := f.clock.back(first+at, 1) - first
@@ -173,16 +173,16 @@ const quartileDays = 28
 var slotPool = sync.Pool{New: func() any { return new([]slot) }}
 
 // addQuartiles computes the quartiles of the measured loads at the same clock time on the last
-// 28 days. If clocks are put back on one of these days, the first of the two loads counts. If
-// no load was measured on these days, addQuartiles uses the profile. It sets the quartiles of
-// the steps that are not before since.
+// 28 days. If clocks are put back on one of these days, addQuartiles uses the first of the two
+// loads. If no load was measured on these days, addQuartiles uses the profile. It sets the
+// quartiles of the steps that are not before since.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 	memory := slotPool.Get().(*[]slot)
 	defer slotPool.Put(memory)
 	*memory = slices.Grow((*memory)[:0], f.clock.perDay)[:f.clock.perDay]
 	slots := *memory
 	clear(slots)
-	// A reading counts for 28 days. One more day allows for clock changes.
+	// A reading is used for 28 days. One more day allows for clock changes.
 	for i := max(since-(quartileDays+2)*f.clock.perDay, 0); i < len(c.at); i++ {
 		at, when := &c.at[i], &f.clock.steps[first+i]
 		w := &slots[when.slot]
@@ -191,7 +191,7 @@ func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 			w.sort()
 		}
 		if i < since {
-			// Earlier steps are skipped.
+			// Skip earlier steps.
 		} else if w.n == 0 {
 			v := c.scaling.Profile[when.kind]
 			at.q25, at.median, at.q75 = v, v, v
@@ -255,8 +255,7 @@ func (s *slot) enter(day int32) {
 	s.n++
 }
 
-// sort sorts the readings of the queue. Readings with the same load are equal, so their
-// order does not matter.
+// sort sorts the readings of the queue. Readings with the same load are interchangeable.
 func (s *slot) sort() {
 	if s.isSorted {
 		return

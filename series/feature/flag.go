@@ -8,9 +8,8 @@ type Flag struct {
 	Input int
 }
 
-// Flags returns the flags among the inputs with the given names: those of holidays and of the
-// end of the year. Hours, weekdays and weekends are not flags, because any two weeks contain
-// all of them.
+// Flags returns the flags among the inputs with the given names: holidays and the end of the
+// year. Hours, weekdays and weekends are not flags, because any two weeks contain all of them.
 func Flags(names []string) (flags []Flag) {
 	for i, name := range names {
 		if kind, _, _ := strings.Cut(name, "."); kind == "holiday" || kind == "yearend" {

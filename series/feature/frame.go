@@ -59,8 +59,8 @@ func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []strin
 	return f, nil
 }
 
-// Shape returns the number of inputs that the named groups have, and, as [Frame.Naive] does,
-// the position of the naive forecast. It needs no dataset.
+// Shape returns the number of inputs of the named groups, and the position of the naive
+// forecast (see [Frame.Naive]). It needs no dataset.
 func Shape(t Task, names []string) (width, naive int, err error) {
 	chosen := named(names)
 	if len(chosen) != len(names) || len(names) == 0 {
@@ -144,7 +144,7 @@ func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
 }
 
 // Newest returns rows with the given scaling for the origins that are not before the step
-// since. The targets of these origins need not be known. The rows have no training examples, so
+// since. The targets of these origins may be unknown. The rows have no training examples, so
 // Len is 0 for every part of the span. Forecasts from the newest origins take much less time
 // with Newest than with Frozen.
 func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {

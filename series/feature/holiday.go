@@ -21,8 +21,8 @@ func init() {
 // computes them.
 var computing sync.Mutex
 
-// Holidays returns a function that reports whether the day of a time, in the time's own
-// zone, is a public holiday or its substitute. The code is an ISO 3166 code of a country,
+// Holidays returns a function that reports whether the day of a time, in the time's own zone,
+// is a public holiday or the substitute for one. The code is an ISO 3166 code of a country,
 // such as GB, or of a region, such as AU-NSW. The function is safe for concurrent use.
 func Holidays(code string) (func(time.Time) bool, error) {
 	holidays, ok := byCode[code]
@@ -57,7 +57,6 @@ func compute(holidays []*cal.Holiday, year int) *[367]bool {
 	return days
 }
 
-// holidayCodes returns all codes.
 func holidayCodes() []string { return slices.Sorted(maps.Keys(byCode)) }
 
 // unknown returns the error about an unknown code. It lists the regions of the same country,

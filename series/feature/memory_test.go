@@ -9,8 +9,8 @@ import (
 	"loadstar/series"
 )
 
-// TestMemory checks that the estimate of memory is an upper bound, and no more than twice
-// what is used.
+// TestMemory checks that the memory estimate is an upper bound, and at most twice the memory
+// used.
 func TestMemory(t *testing.T) {
 	if got := unsafe.Sizeof(instant{}); got != instantBytes {
 		t.Errorf("an instant has %d bytes", got)

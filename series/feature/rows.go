@@ -78,8 +78,8 @@ func (r *Rows) Unscale(at series.Example, v float32) float32 {
 	return float32(float64(z*c.scaling.Deviation) + c.scaling.Mean)
 }
 
-// Gather writes the inputs of examples to x, row-major, and their targets to y, unless y is
-// nil.
+// Gather writes the inputs of examples to x, row-major, and, unless y is nil, their targets to
+// y.
 func (r *Rows) Gather(x, y []float32, at []series.Example) {
 	b := r.block()
 	defer b.release()
@@ -102,9 +102,9 @@ func (r *Rows) Gather(x, y []float32, at []series.Example) {
 	}
 }
 
-// GatherColumns writes the inputs of examples to x, one column per example, with rows
-// stride floats apart, and their targets to y, unless y is nil. A target after the end of
-// the meter's series is 0.
+// GatherColumns writes the inputs of examples to x, one column per example, with rows stride
+// floats apart, and, unless y is nil, their targets to y. A target after the end of the meter's
+// series is 0.
 func (r *Rows) GatherColumns(x []float32, stride int, y []float32, at []series.Example) {
 	b := r.block()
 	defer b.release()

@@ -78,7 +78,7 @@ func newRanks(values []float32) Ranks {
 }
 
 // rank returns the rank of a value from -1 to 1. A value that occurs several times gets the
-// middle of its ranks.
+// mean of its ranks.
 func (r *Ranks) rank(v float32) float32 {
 	n := len(r.Value)
 	if n == 0 {
@@ -88,7 +88,8 @@ func (r *Ranks) rank(v float32) float32 {
 		return -1
 	}
 	// Find the last value that is at most v. A branch on the comparison would be mispredicted
-	// half of the time, and ranks would take longer than all other inputs.
+	// half of the time, so that computing ranks would take longer than computing all other
+	// inputs.
 	at, size, key := 0, n, ordered(v)
 	for size > 1 {
 		half := size / 2

@@ -23,16 +23,16 @@ func cut(t *testing.T, d *series.Dataset, from, to int64) *series.Dataset {
 	return out
 }
 
-// TestTails checks that the inputs of an origin have the same bits for the whole series,
-// for the shortest tail and for a longer one, although the tails end at the cutoff. The
-// series has a clock time at which loads are missing for longer than a tail.
+// TestTails checks that the inputs of an origin have the same bits for the whole series as for
+// the shortest tail and a longer one, which end at the cutoff. The series has a clock time at
+// which loads are missing for longer than a tail.
 func TestTails(t *testing.T) {
 	for name, x := range fixtures {
 		for k, task := range tasks {
 			t.Run(fmt.Sprintf("%s,horizon=%d,targets=%d", name, task.horizon, task.targets), func(t *testing.T) {
 				skipInShort(t, name, task.horizon, task.targets)
 				t.Parallel()
-				x := x // other tasks read it at the same time
+				x := x // subtests of other tasks read x at the same time
 				x.seed += uint64(k)
 				d := x.dataset(t)
 				random := rand.New(rand.NewPCG(x.seed, 3))
@@ -62,7 +62,7 @@ func TestTails(t *testing.T) {
 							m := all.Meter(i)
 							full, part := whole.Frozen(m, frozen[i]), f.Frozen(tail.Meter(i), frozen[i])
 							since := len(tail.Meter(i).Load) - 1
-							if weeks == 0 { // once as for a single forecast, otherwise as for those of several days
+							if weeks == 0 { // once as for a single forecast, otherwise as for forecasts over several days
 								part = f.Newest(tail.Meter(i), frozen[i], since-random.IntN(2)*random.IntN(200))
 							}
 							at := series.Example{Last: int((cutoff-m.Start)/d.Seconds()) - 1, Target: random.IntN(task.targets)}

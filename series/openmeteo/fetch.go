@@ -42,7 +42,7 @@ const columns = "temperature_2m,wind_speed_10m,relative_humidity_2m,shortwave_ra
 // Place is the place whose weather is requested. The service receives only these two numbers.
 type Place struct{ Latitude, Longitude float64 }
 
-// Check returns an error if the place does not exist.
+// Check returns an error if the coordinates are impossible.
 func (p Place) Check() error {
 	if !(math.Abs(p.Latitude) <= 90 && math.Abs(p.Longitude) <= 180) || p == (Place{}) {
 		return fmt.Errorf("%g,%g is not a place: want a latitude from -90 to 90 and a longitude from -180 to 180, in degrees, such as 52.5,13.4", p.Latitude, p.Longitude)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// station is a weather service whose first responses a test can set. Its other responses cover
-// the requested days, with the hour of the day as the temperature.
+// station is a weather service. A test can set its first responses. All others cover the
+// requested days, with the hour of the day as the temperature.
 type station struct {
 	*testing.T
 	*Service
@@ -128,7 +128,7 @@ func TestRetries(t *testing.T) {
 		}}, 1, "answered 302"},
 		"cut": {[]http.HandlerFunc{func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
-			_, _ = w.Write([]byte("{")) // the test sees what follows
+			_, _ = w.Write([]byte("{")) // a failure to write would fail the test below
 		}}, 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestSlow checks that a request that is never answered is abandoned, and that the error does
-// not contain the coordinates.
+// TestSlow checks that a request without a response is abandoned, and that the error does not
+// contain the coordinates.
 func TestSlow(t *testing.T) {
 	never := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	s := newStation(t, never, never, never, never)

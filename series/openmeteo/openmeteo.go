@@ -41,7 +41,8 @@ type Hours struct {
 	Rows  [][]float32
 }
 
-// members calls do for each member of an object, with a decoder that is at the member's value.
+// members calls do for each member of an object, with a decoder positioned at the member's
+// value.
 func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -52,7 +53,7 @@ func members(raw json.RawMessage, do func(name string, d *json.Decoder) error) e
 		if err != nil {
 			return err
 		}
-		name := t.(string) // this is a name if it follows { or , and otherwise Token fails
+		name := t.(string) // after { or , the token is a name; otherwise Token fails
 		if err := do(name, d); err != nil {
 			return fmt.Errorf("%.60q: %w", name, err)
 		}
@@ -129,7 +130,7 @@ func Parse(data []byte, most int) (*Hours, error) {
 		return nil, fmt.Errorf("hourly.time: %w", err)
 	}
 	if o.Offset == nil {
-		return nil, errors.New("utc_offset_seconds is missing, so the times mean nothing")
+		return nil, errors.New("utc_offset_seconds is missing, so the times are ambiguous")
 	}
 	out := &Hours{}
 	var columns [][]*float64

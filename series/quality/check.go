@@ -1,6 +1,6 @@
-// Package quality checks load series for problems before training: gaps, zeros that stand
-// for gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too
-// little data. Each finding has a stable code, a severity, a message and advice.
+// Package quality checks load series for problems before training: gaps, zeros in place of
+// gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too little
+// data. Each finding has a stable code, a severity, a message and advice.
 //
 // A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so memory
 // does not grow with the length of the series. [PrintFleet] and [PrintMeter] print a [Report]
@@ -78,7 +78,7 @@ func (c *Checker) Meter(i int) MeterReport {
 	impossible := series.Impossible(m.Load, c.d.StepsPerDay())
 	used := m
 	if len(impossible) > 0 {
-		used = m.Without(impossible) // training also omits them
+		used = m.Without(impossible) // training omits them, too
 	}
 	r.Windows = c.framer.Windows(used, nil).Len(series.Train)
 	r.WindowsLost = max(c.framer.Train(m)-c.plan.Lookback-c.plan.Horizon+1, 0) - r.Windows
@@ -167,7 +167,6 @@ func shares(part, whole []int) []float64 {
 	return out
 }
 
-// add adds a meter to the fleet report.
 func (c *Checker) add(s *subject, r *MeterReport) {
 	f := &c.fleet
 	f.Meters++

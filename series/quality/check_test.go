@@ -32,7 +32,7 @@ func TestCheckPlanted(t *testing.T) {
 		severity quality.Severity
 		count    int
 		steps    int
-		at       int // the step at which the first place starts
+		at       int // the step at which the first occurrence starts
 		size     float64
 	}{
 		"nothing": {plant: func([]float32) {}},

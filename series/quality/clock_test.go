@@ -34,8 +34,8 @@ func TestCheckLegalTime(t *testing.T) {
 	if !strings.Contains(sun.Message, "1 h later in spring, 1 h earlier in autumn. The labels follow daylight saving, but the load does not") {
 		t.Errorf("got %+v", sun)
 	}
-	// The shift is also found for a clock that changes at midnight, so that one day has no
-	// midnight.
+	// The shift is also found for a clock that changes at midnight, which leaves one day
+	// without a midnight.
 	paulo := zone(t, "America/Sao_Paulo")
 	if r := checkOne(t, paulo, start, office(start, 730, paulo)); len(r.Findings) > 0 {
 		t.Errorf("found %v", codesOf(r.Findings))

@@ -41,7 +41,7 @@ const (
 type clockVotes struct {
 	zone    *time.Location
 	changes []clockChange
-	asked   []int    // meters whose profiles before and after are similar enough to tell
+	asked   []int    // meters whose profiles before and after are similar enough to compare
 	moved   [2][]int // meters whose load comes earlier when clocks go forward, and later
 }
 
@@ -88,7 +88,7 @@ func (v clockVerdict) share(i int) float64 {
 	return float64(v.moved[i]) / float64(v.asked[i])
 }
 
-// total returns the sum of the shares of all changes.
+// total returns the sum of all changes' shares.
 func (v clockVerdict) total() (sum float64) {
 	for i := range v.changes {
 		sum += max(0, v.share(i))
@@ -96,8 +96,8 @@ func (v clockVerdict) total() (sum float64) {
 	return sum
 }
 
-// findVotes adds a finding if most meters shift at daylight-saving changes. In that case
-// the dataset's clock is not the legal time of its meters, or the labels mix two clocks.
+// findVotes adds a finding if most meters shift at daylight-saving changes. In that case, the
+// dataset's clock is not the legal time of its meters, or the labels mix two clocks.
 func (c *Checker) findVotes(f *FleetReport) {
 	var v clockVerdict
 	for _, votes := range c.votes {
@@ -241,7 +241,6 @@ func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts [
 	}
 }
 
-// find adds a finding to the fleet report.
 func (f *FleetReport) find(code Code, severity Severity, count int, where []Where, format string, args ...any) {
 	f.Findings = append(f.Findings, newFinding(code, severity, count, 0, where, format, args...))
 }

@@ -126,8 +126,8 @@ func spread(levels []dayLevel, level float64) float64 {
 	return v[len(v)/2]
 }
 
-// steepest returns the candidate jumps: the days at which the level of the following four weeks
-// differs most from the level of the preceding four weeks.
+// steepest returns the candidate jumps: the days on which the level of the following four weeks
+// differs most from that of the preceding four weeks.
 func steepest(levels []dayLevel) []jump {
 	var found []jump
 	for at := jumpDays; at+jumpDays <= len(levels); at++ {
@@ -140,8 +140,8 @@ func steepest(levels []dayLevel) []jump {
 		if math.Abs(size) < jumpNoise*max(spread(levels[at-jumpDays:at], before), spread(levels[at:at+jumpDays], after)) {
 			continue
 		}
-		// Of candidates less than jumpDays apart, keep the one where the level changes most
-		// within a few days.
+		// Of candidates less than jumpDays apart, keep the candidate at which the level changes
+		// most within a few days.
 		if n := len(found); n > 0 && at-found[n-1].at < jumpDays {
 			if steep(levels, at, size) > steep(levels, found[n-1].at, found[n-1].size) {
 				found[n-1] = jump{at, size}
@@ -153,8 +153,8 @@ func steepest(levels []dayLevel) []jump {
 	return found
 }
 
-// steep returns by how much the level of the three days from at on differs from the level of
-// the three days before. The result is positive if the change has the same sign as size.
+// steep returns the difference between the levels of the three days from at on and of the three
+// days before. The result is positive if the change has the same sign as size.
 func steep(levels []dayLevel, at int, size float64) float64 {
 	before, _ := middle(levels[at-3 : at])
 	after, _ := middle(levels[at : at+3])

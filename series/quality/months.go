@@ -11,7 +11,7 @@ import (
 type Month struct {
 	Month    string `json:"month"`    // such as 2026-03
 	Readings int    `json:"readings"` // steps with a reading
-	Missing  int    `json:"missing"`  // steps without one, between a meter's first and last reading
+	Missing  int    `json:"missing"`  // steps without a reading, between a meter's first and last reading
 	// Longest is the longest gap of a meter within the month, in steps.
 	Longest int `json:"longest_gap"`
 	// Mean and Peak are the mean and the highest reading in kW, or nil if there is none.

@@ -70,8 +70,8 @@ type oddSteps struct {
 
 // oddAt examines the steps that are the given number of steps after each place. It returns the
 // steps whose values are far below (low) or far above the values of their neighbours. The
-// result is empty unless such values occur at most places, and rarely on other days at the same
-// time of day.
+// result is empty unless such values occur at most places, but rarely at the same time on other
+// days.
 func (s *subject) oddAt(places []int, moved int, low bool) oddSteps {
 	o := oddSteps{low: low}
 	isOdd := func(r float64) bool { return low && r < oddLow || !low && r > oddHigh }

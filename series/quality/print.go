@@ -366,7 +366,6 @@ func DescribeInterval(d time.Duration) string {
 	return d.String()
 }
 
-// spellSteps formats the duration of n steps.
 func spellSteps(n int, interval time.Duration) string { return spellSpan(time.Duration(n) * interval) }
 
 // spellSpan formats a duration in minutes, hours or days.

@@ -113,7 +113,7 @@ func TestCheckRealSets(t *testing.T) {
 		if f := get(t, r.meters["cam_b0"].Findings, "year-start"); f.Count != 7 || f.Where[0].Time.Format(time.RFC3339) != "2013-01-01T00:00:00Z" || math.Abs(f.Where[0].Size-0.5) > 0.01 {
 			t.Errorf("cam_b0: %+v", f)
 		}
-		// "Small buildings keep their zeros": these buildings have days of zeros.
+		// "Small buildings keep their zeros": these buildings have zeros for whole days.
 		for _, id := range []string{"cam_b10", "cam_b18", "cam_b84", "cam_b106", "cam_b117"} {
 			has(t, r, id, "zeros-as-gaps")
 		}
@@ -172,7 +172,7 @@ func TestCheckRealSets(t *testing.T) {
 	for _, state := range []string{"ca", "tx", "vt"} {
 		t.Run("resstock-"+state, func(t *testing.T) {
 			r := run(t, "resstock-"+state, "resstock-ca-tx-vt")
-			// "No gaps (simulation)": there is little else to find.
+			// "No gaps (simulation)": there are few other findings.
 			if r.fleet.Coverage != 1 || r.fleet.Problems > 0 || r.fleet.Warnings > 2 || len(r.fleet.Findings) > 0 {
 				t.Errorf("%+v", r.fleet)
 			}

@@ -10,7 +10,7 @@ import (
 const (
 	recentDays = 7
 	// beforeDays is the number of earlier days that define the usual values. leastBefore is the
-	// minimum number of these days that must have readings.
+	// minimum number of these days that need readings.
 	beforeDays, leastBefore = 28, 7
 	// recentJump is the factor by which both low and high values of a day must differ from the
 	// earlier values. Loads do not change by so much, but a wrong unit, such as W instead of kW,
@@ -137,9 +137,9 @@ func clockShifted(before, recent []float32, perDay int) bool {
 	return max(at, -at)*24 >= recentShift*perDay && distance(0) > 0.5*spread && best < 0.25*distance(0) && best < 0.2*spread
 }
 
-// dailyProfile returns the mean load of each step of a day, minus the mean over all steps and
-// divided by their mean absolute deviation. It returns false if a step is not known or all
-// steps are equal.
+// dailyProfile returns the mean load of each step of a day, minus the mean over all steps,
+// divided by the mean absolute deviation of the steps. It returns false if a step is not known
+// or all steps are equal.
 func dailyProfile(load []float32, perDay int) ([]float64, bool) {
 	p, n := make([]float64, perDay), make([]float64, perDay)
 	// Days end with the newest step, so that both profiles have the same phase.

@@ -54,8 +54,7 @@ type Runs struct {
 	Count   int `json:"count"`
 	Steps   int `json:"steps"`
 	Longest int `json:"longest"` // in steps
-	// LongestAt is the start of the longest run, or of the first one if several are
-	// equally long.
+	// LongestAt is the start of the longest run, or of the first of several equally long runs.
 	LongestAt time.Time `json:"longest_at,omitzero"`
 }
 

@@ -21,8 +21,8 @@ const (
 	// On other days a shift must explain nearly all of the difference, because people
 	// also change their habits.
 	shiftAlike, shiftLeft = 0.98, 0.1
-	// For the rises and falls of the profile, which are noisier than the profile itself, a
-	// larger share of the difference may remain unexplained.
+	// The rises and falls of the profile are noisier than the profile itself, so a larger share
+	// of their difference may remain unexplained.
 	shiftEdgesLeft = 0.3
 	// A shift that increases the correlation by less than this is noise.
 	shiftGain = 0.005

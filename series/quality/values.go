@@ -31,8 +31,8 @@ const (
 	// all but three have a maximum below 3 times their 99.9 % quantile, and no value in the
 	// top 1 % of a home is more than 1.5 times the next lower value.
 	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
-	// The maximum is a limit of the meter if it occurs at least ten times, and ten times as
-	// often as all other values within 10 % of the maximum together.
+	// The meter limits the values at the maximum if the maximum occurs at least ten times, and
+	// ten times as often as all other values within 10 % of the maximum together.
 	clippedLeast, clippedNear = 10, 0.9
 	// A value that includes the energy of one missing reading is about twice as high as it
 	// should be. A load that rises can look the same, so a warning needs at least
@@ -42,8 +42,8 @@ const (
 	// peaks in a fortnight, and they differ in height. A refrigerator always adds the same
 	// kW, whereas an extra reading adds the same share. A beat lasts at least two months.
 	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
-	// Individual dropouts are normal. If they affect more than this share of the values, which
-	// is about nine hours a year, they are reported as a warning.
+	// Individual dropouts are normal. If they affect more than this share of the values, or
+	// about nine hours a year, a warning reports them.
 	dropoutsWarning = 0.001
 )
 

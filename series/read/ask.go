@@ -24,8 +24,8 @@ type Asker struct {
 	Defaults bool
 }
 
-// Unanswered is the error for settings that the files do not show and that nobody was asked
-// about.
+// Unanswered is the error for settings that the files do not show and about which no user was
+// asked.
 type Unanswered struct{ text string }
 
 func (u *Unanswered) Error() string { return u.text }
@@ -104,7 +104,7 @@ func oneOfThese(values ...string) func(string) error {
 	}
 }
 
-// ask asks at most maxQuestions of the questions, and uses the defaults of the others.
+// ask asks at most maxQuestions of the questions, and uses the defaults of the rest.
 func (a Asker) ask(open []question) (asked int, assumed []question, err error) {
 	if a.Defaults {
 		open = slices.DeleteFunc(open, func(q question) bool {

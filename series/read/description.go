@@ -51,8 +51,8 @@ type Description struct {
 
 	Zone string `yaml:"zone"` // an IANA name such as Europe/London
 	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not. If
-	// the labels are in another zone than the customers' zone, for example in UTC, Clock may
-	// also be the customers' zone. The calendar then follows the customers' zone.
+	// the labels are not in the customers' zone, but for example in UTC, Clock may also name
+	// the customers' zone. The calendar then follows that zone.
 	Clock    string `yaml:"clock,omitempty"`
 	Country  string `yaml:"country,omitempty"` // whose public holidays apply: GB, AU-NSW
 	Interval string `yaml:"interval"`          // 15m, 30m, 1h
@@ -365,7 +365,7 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// similarZone returns a hint for an unknown zone. People often write only the city.
+// similarZone returns a hint for an unknown zone, because people often write only the city.
 func similarZone(name string) string {
 	city := strings.ReplaceAll(strings.TrimSpace(name), " ", "_")
 	if i := strings.LastIndexByte(city, '/'); i >= 0 {

@@ -62,9 +62,9 @@ func wattHours(meter int, at time.Time) int {
 // export is one format in which the readings are exported.
 type export struct {
 	name string
-	// date is the layout of a time, and clock is the layout of the time of day if it has its own
-	// column. End means that labels mark the end of an interval, and late means that midnight is
-	// written as 24:00 of the day before.
+	// date is the layout of a time, and clock is the layout of the time of day if that has its
+	// own column. End means that labels mark the end of an interval, and late means that
+	// midnight is written as 24:00 of the day before.
 	date, clock string
 	end, late   bool
 	zone        *time.Location // Berlin if nil
@@ -327,7 +327,7 @@ func setupFor(need map[string]string) Setup {
 	}
 }
 
-// common makes the settings of all exports the same, so that the prepared files can be equal.
+// common gives all exports the same settings, so that the prepared files can be equal.
 func common(s Setup) Setup {
 	s.Given.Name, s.Given.Country, s.Replace = "exports", "DE", true
 	return s

@@ -31,7 +31,7 @@ type form struct {
 	// Zone and Unit are the answers to the questions about the zone and the unit. An empty zone
 	// means Europe/Berlin.
 	Zone, Unit string
-	// Meters are the meters that are read. A form without meters must be refused.
+	// Meters are the meters that are read. The command must refuse a form without meters.
 	Meters []string
 	// Says is part of the command's output or, if the form is refused, the complete error
 	// message.
@@ -229,8 +229,8 @@ func openDocument(t *testing.T, path string) {
 }
 
 // TestForms reads files in formats that users have. A file is either read with the necessary
-// answers, or refused with advice. The outcomes are a page of the documentation, which make
-// tables writes.
+// answers, or refused with advice. The command make tables writes the outcomes to a page of the
+// documentation.
 func TestForms(t *testing.T) {
 	const path = "../../docs/reference/table-forms.md"
 	all := append(textForms(t), sheetForms()...)

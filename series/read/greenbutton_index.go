@@ -19,7 +19,7 @@ type feeds struct {
 	points   index[*espiPoint]
 	local    []espiLocalTime
 	blocks   []espiBlock
-	renamed  []string // usage points that have several ids
+	renamed  []string // usage points that have several IDs
 }
 
 // resource contains the fields that all kinds of resources have: the index of the file, the
@@ -185,7 +185,7 @@ func (f *feeds) resolve() error {
 	return nil
 }
 
-// choose selects the readings that represent the load of each usage point.
+// choose selects the readings that represent each usage point's load.
 func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	byPoint := map[*espiPoint]*espiMeter{}
 	var meters []*espiMeter
@@ -221,9 +221,9 @@ func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	return meters, nil
 }
 
-// narrow keeps the meter readings with the best rank and, of these, the ones with the shortest
-// interval. Several can remain, for example one per tariff. It returns the number of meter
-// readings that it dropped.
+// narrow keeps the meter readings with the best rank and, of these readings, those with the
+// shortest interval. Several can remain, for example one per tariff. It returns the number of
+// meter readings that it dropped.
 func (m *espiMeter) narrow() int {
 	n := len(m.readings)
 	best := slices.MinFunc(m.readings, (*espiReading).compare)

@@ -77,7 +77,7 @@ func explainXML(err error) error {
 func charset(name string, r io.Reader) (io.Reader, error) {
 	switch strings.ToLower(name) {
 	case "us-ascii", "ascii", "utf-16", "utf-16le", "utf-16be":
-		return r, nil // UTF-16 was already decoded by its byte-order mark
+		return r, nil // UTF-16 was already decoded because of its byte-order mark
 	case "iso-8859-1", "latin1":
 		return charmap.ISO8859_1.NewDecoder().Reader(r), nil
 	case "windows-1252", "cp1252":

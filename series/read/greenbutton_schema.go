@@ -83,8 +83,8 @@ const (
 	espiNormal  = 12
 )
 
-// rank returns how suitable readings of this type are as load, where 0 is best. If they cannot
-// be used, it returns the reason.
+// rank returns how suitable readings of this type are as load, where 0 is best, or the reason
+// why they cannot be used.
 func (t *espiReadingType) rank() (rank int, reason string) {
 	if !slices.Contains([]int{0, 1, 2}, t.Commodity) {
 		return 0, fmt.Sprintf("not electricity (commodity %d)", t.Commodity)

@@ -151,8 +151,8 @@ func TestGreenButton(t *testing.T) {
 	}
 }
 
-// TestGreenButtonChoice checks that the best of several meter readings of a usage point is
-// used, and that a note names the other readings.
+// TestGreenButtonChoice checks that the best of a usage point's meter readings is used, and
+// that a note names the others.
 func TestGreenButtonChoice(t *testing.T) {
 	net := strings.Replace(delivered, "flowDirection=1", "flowDirection=4", 1)
 	fed := strings.Replace(delivered, "flowDirection=1", "flowDirection=19", 1)

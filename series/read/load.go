@@ -90,7 +90,6 @@ type loadColumns struct {
 	names []string // the meters of these columns
 }
 
-// loadColumns finds the columns of a load table.
 func (t *Table) loadColumns(in table.Table) (c loadColumns, err error) {
 	wide := t.Columns["meter"] == MeterIsColumn
 	for _, f := range []struct {

@@ -27,8 +27,8 @@ import (
 type NREL struct {
 	// Zone is the IANA time zone of the buildings.
 	Zone string
-	// LocalLabels means that the labels of the time series are in local standard time. This is
-	// the case in files that users simulated themselves with NREL's tools, but not in published
+	// LocalLabels means that the labels of the time series are in local standard time. This
+	// applies to files that users simulated themselves with NREL's tools, but not to published
 	// files.
 	LocalLabels bool
 	// Column is the name of the column with the energy in kWh. The default is NRELColumn.
@@ -254,7 +254,7 @@ func (n *nrelStock) readMetadata(t table.Table) error {
 			factors = append(factors, math.NaN())
 		}
 	}
-	// In place of a missing column, the first column is read and its values are ignored.
+	// In place of a missing column, the first column is read, and its values are ignored.
 	there := make([]bool, len(columns))
 	for i, c := range columns {
 		if there[i] = c >= 0; !there[i] {

@@ -101,7 +101,7 @@ func TestNRELVariants(t *testing.T) {
 	if _, meters, _, err = open(NREL{Zone: "America/New_York"}, building); err != nil || len(meters[0].Load) != 100 || meters[0].Load[0] != 0 {
 		t.Errorf("%v, %v", meters, err)
 	}
-	// The caller may choose the column of another end use.
+	// A caller may choose another end use by its column.
 	if _, meters, _, err = open(NREL{Zone: "America/New_York", Column: "out.electricity.heating.energy_consumption"}, building); err != nil || meters[0].Load[5] != -4 {
 		t.Errorf("%v, %v", meters, err)
 	}

@@ -130,7 +130,7 @@ func TestWeather(t *testing.T) {
 	if w, err = open(hourly, ", columns: {dew_point: dew}", table); err != nil || w.Column("dew_point")[1] != 8 {
 		t.Errorf("a custom column: %+v, %v", w, err)
 	}
-	// An hourly value applies to four quarter hours, which are here the four before its label.
+	// An hourly value applies to four quarter hours, here the four before its label.
 	w, err = open("zone: Europe/Berlin\ninterval: 15m", ", interval: 1h, stamp: end, zone: UTC", table)
 	if err != nil {
 		t.Fatal(err)

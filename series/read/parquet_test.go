@@ -18,7 +18,6 @@ import (
 	"loadstar/series"
 )
 
-// parquetFile returns a Parquet file with the rows.
 func parquetFile[T any](t testing.TB, rows []T, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -77,8 +77,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestLargeFile checks that the end of a large file counts as evidence, and that only its
-// beginning and its end are read. The middle is a hole that would take minutes to read.
+// TestLargeFile checks that only the beginning and the end of a large file are read, and that
+// the end is used as evidence. The middle is a hole that would take minutes to read.
 func TestLargeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.csv")
 	f, err := os.Create(path)

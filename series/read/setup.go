@@ -23,7 +23,7 @@ type Setup struct {
 	// Given contains the settings that the user gave: Name, Zone, Clock, Country, Stamp, Unit
 	// and Reading.
 	Given Description
-	// Replace allows an existing description to be replaced.
+	// Replace makes Setup replace an existing description.
 	Replace bool
 	Ask     Asker
 }
@@ -163,10 +163,10 @@ func observesDST(name string) bool {
 	return january != july
 }
 
-// nonexistent returns a time in the examined rows that does not exist if the labels follow the
-// zone's daylight saving time, and the line of that time. Whole hours count only if the
-// interval is an hour and labels mark its start, because a label at the end of an interval may
-// be the hour at which clocks are put forward.
+// nonexistent returns a time in the examined rows, and its line, that cannot exist if the
+// labels follow the zone's daylight saving time. Whole hours are checked only if the interval
+// is an hour and labels mark its start, because a label at the end of an interval may be the
+// hour at which clocks are put forward.
 func (s *Survey) nonexistent() (line int, at string) {
 	zone, err := loadZone(s.Description.Zone)
 	if err != nil || len(s.dates) == 0 {

@@ -111,8 +111,8 @@ type looker struct {
 }
 
 // kind returns the kind of a file according to the hints: load, weather or meters. It
-// returns an empty string if the hints name the files of all kinds but not this one, and ?
-// if the columns must decide.
+// returns an empty string if the hints name the files of all kinds but not this one, and ? if
+// the columns must show the kind.
 func (l *looker) kind(path string) string {
 	hinted := map[string]bool{}
 	for _, k := range []struct {

@@ -82,7 +82,7 @@ func (f *Finding) findColumns(h Hints) error {
 	if len(f.Names) > 0 && f.Names[0] == "" && g.contentOf(0) == dateTime {
 		f.Names[0] = table.FirstColumn
 	}
-	var rest []int // the columns whose role is not yet known
+	var rest []int // the columns whose roles are not yet known
 	kinds := make([]content, len(f.Names))
 	for i, name := range f.Names {
 		kinds[i] = g.contentOf(i)

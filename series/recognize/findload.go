@@ -26,8 +26,8 @@ var notLoad = []struct {
 	{false, func(name string, _ content) bool { return has(name, sumWords) }},
 }
 
-// loadRules are rules that decide which column is the load. The first rule that applies
-// decides. The result -1 means that there is no load column.
+// loadRules are rules that decide which column is the load. The first rule that applies is
+// used. The result -1 means that there is no load column.
 var loadRules = []struct {
 	applies func(c *candidates) bool
 	column  func(c *candidates) int
@@ -47,7 +47,7 @@ var loadRules = []struct {
 	{func(c *candidates) bool { return len(c.withUnit()) == 1 }, func(c *candidates) int { return c.withUnit()[0] }},
 }
 
-// leave ignores columns, unless no column of numbers would remain.
+// leave removes columns from the candidates, unless no column of numbers would remain.
 func (c *candidates) leave(which func(i int) bool) {
 	if !slices.ContainsFunc(c.rest, func(i int) bool { return !which(i) && c.kinds[i] == number }) {
 		return

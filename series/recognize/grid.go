@@ -247,8 +247,8 @@ func headerAbove(rows [][]string, first int, fits func(int) bool) int {
 		if 2*filled < len(rows[i]) {
 			return -1
 		}
-		// In a table with a column per meter, the names may be above a line whose fields are the
-		// same for every column, such as the register.
+		// In a table with a column per meter, the names may be above a line with the same field
+		// in every column, such as the register.
 		if i > 0 && fits(i-1) && same(rows[i]) && !same(rows[i-1]) {
 			continue
 		}

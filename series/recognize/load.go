@@ -108,8 +108,8 @@ func (g *grid) unitAbove() string {
 	return ""
 }
 
-// Values that never decrease are taken as the readings of a counter from these numbers of
-// readings on.
+// Values that never decrease are assumed to be the readings of a counter if there are at least
+// this many readings.
 const (
 	counterRows      = 96
 	namedCounterRows = 2
@@ -158,7 +158,6 @@ func (f *Finding) findCounter() {
 	}
 }
 
-// ascending reports whether the rows are in ascending order of time.
 func (f *Finding) ascending() bool {
 	d, c := f.times(f.grid.rows[0])
 	first, _ := label(d, c, f.Dates[0])

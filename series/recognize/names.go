@@ -83,7 +83,6 @@ func plain(heading string) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// is reports whether a heading is one of the entries.
 func is(heading string, entries []string) bool {
 	return slices.Contains(entries, plain(table.WithoutUnit(heading))) || slices.Contains(entries, plain(heading))
 }

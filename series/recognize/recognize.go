@@ -3,8 +3,8 @@
 // and the load, the unit, the interval, and whether a time is the start or the end of its
 // interval. It knows headings in English, German, French, Spanish and Dutch.
 //
-// It examines only the beginning and the end of a file. Facts that cannot be determined from
-// these parts remain open in the [Finding].
+// It examines only the beginning and the end of a file. The [Finding] leaves facts open that
+// cannot be determined from these parts.
 package recognize
 
 import (
@@ -45,7 +45,7 @@ type Hints struct {
 // Kind is the kind of a table.
 type Kind int
 
-// The kinds of tables. A table that is none of them is Other.
+// The kinds of tables. Any other table is Other.
 const (
 	Other Kind = iota
 	Load
@@ -62,7 +62,7 @@ type Finding struct {
 	Line  int
 	Names []string
 	// Columns maps our column names to the names in the file. For a load table, our names are
-	// time, date, meter, load and quality, as far as the table has these columns.
+	// time, date, meter, load and quality, if the table has these columns.
 	Columns map[string]string
 	// Wide means that the table has a column per meter. Meters are the names of these columns.
 	// Ignored lists the columns that are not read, such as columns of a wide table that are not
@@ -73,8 +73,8 @@ type Finding struct {
 	// month is ambiguous. Example is an ambiguous date.
 	Dates   []table.Dates
 	Example string
-	// Decimals is an example of a number, such as 1.234, that leaves the decimal separator
-	// open. It is empty if there is none.
+	// Decimals is a number, such as 1.234, that leaves the decimal separator open. It is empty
+	// if there is none.
 	Decimals string
 	// Zoned means that all times have a UTC offset, and UTC means that all times are in UTC.
 	Zoned, UTC bool
@@ -306,8 +306,8 @@ func (f *Finding) index(name string) int {
 	return slices.Index(f.Names, name)
 }
 
-// findDates finds the date format. If the order of day and month is ambiguous, the order of the
-// rows decides.
+// findDates finds the date format. If the order of day and month is ambiguous, findDates uses
+// the order of the rows.
 func (f *Finding) findDates(h Hints, tail [][]string) error {
 	day := f.index(f.Columns["date"])
 	if day < 0 {
@@ -438,8 +438,8 @@ func (f *Finding) times(r []string) (day, clock string) {
 	return day, clock
 }
 
-// steps counts how often each time between two consecutive rows of a meter occurs, in seconds.
-// best is the most frequent time.
+// steps counts the times between consecutive rows of a meter, by their length in seconds. best
+// is the most frequent time.
 func (f *Finding) steps(form table.Dates) (count map[int64]int, best int64) {
 	count = map[int64]int{}
 	before := map[string]int64{}

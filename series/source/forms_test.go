@@ -15,8 +15,8 @@ import (
 // The functions in this file reverse a conversion. They write a source's files from the group
 // of converted files, and add rows that a conversion must drop.
 
-// rows returns the named columns of all rows of a group's file, or all columns if none are
-// named.
+// rows returns all rows of a group's file, with the named columns, or with all columns if none
+// are named.
 func rows(t *testing.T, path string, names ...string) [][]string {
 	t.Helper()
 	var all [][]string
@@ -128,7 +128,7 @@ func writeCambridge(t *testing.T, group, dir string) {
 			}
 			line := strings.Replace(row[0], "T", " ", 1) + "," + load + "\n"
 			if i%5000 == 7 {
-				line += strings.Replace(row[0], "T", " ", 1) + ",77777.7\n" // the first of two rows counts
+				line += strings.Replace(row[0], "T", " ", 1) + ",77777.7\n" // only the first of two rows is used
 			}
 			texts[year].WriteString(line)
 		}
@@ -200,7 +200,7 @@ func writeBDG2(t *testing.T, group, dir string) {
 			}
 			put(t, file(meter), text.String())
 		})
-		// One file is too short, and in the other one the hours are in the wrong order.
+		// One file is too short, and the other has its hours in the wrong order.
 		var short, order strings.Builder
 		short.WriteString(header)
 		order.WriteString(header)

@@ -26,7 +26,8 @@ func TestNumbers(t *testing.T) {
 	if got := rounded(math.NaN(), 2); got != "" {
 		t.Errorf("a missing value is %q", got)
 	}
-	// Python's own round is exact, and the float64 2.675 is a little less than 2.675.
+	// Python's own round is exact, and the float64 nearest to 2.675 is a little less than
+	// 2.675.
 	if got := decimal(2.675, 2); got != "2.67" {
 		t.Errorf("2.675 is %s", got)
 	}

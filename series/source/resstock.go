@@ -206,8 +206,7 @@ func (h *home) describe(state string, roof float64) building {
 	}
 }
 
-// decimal rounds a number that the original conversion did not hold in an array. Python rounds
-// such a number exactly, without scaling.
+// decimal rounds a number as Python does outside of arrays: exactly, without scaling.
 func decimal(x float64, digits int) string {
 	exact, err := strconv.ParseFloat(strconv.FormatFloat(x, 'f', digits, 64), 64)
 	if err != nil {

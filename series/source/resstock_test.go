@@ -15,8 +15,8 @@ import (
 const slack = 0.00045
 
 // hidden finds values for a home's series that round to the group's values and reproduce the
-// figures in its meters.csv. The source's values have more digits than the group's, and the
-// source's values determine the load and the figures.
+// figures in the group's meters.csv. The source's values have more digits than the group's, and
+// the source's values determine the load and the figures.
 type hidden struct {
 	group home // the group's values
 	home       // the values that were found

@@ -216,8 +216,8 @@ func (h *household) describe() building {
 	_, hours := h.hours()
 	missingHours := len(hours) - len(present(hours))
 	covers := !h.first.After(time.Date(2012, 6, 15, 0, 0, 0, 0, time.UTC)) && !h.last.Before(time.Date(2014, 2, 15, 0, 0, 0, 0, time.UTC))
-	// Counts are written with a decimal in columns in which the original table had empty fields,
-	// for homes that were later dropped.
+	// Counts have a decimal in columns in which the original table had empty fields. Those
+	// fields belonged to homes that were later dropped.
 	return building{
 		candidate: candidate{h.meter, round(s.mean, 4)},
 		core:      h.generated <= 0 && covers && float64(missingHours) < 0.02*float64(len(hours)),

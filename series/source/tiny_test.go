@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// convertTiny converts a source that a test made by hand. Its contents are not those of the
-// public source, so the files must not be put into place. convertTiny returns the contents of
-// the files by name.
+// convertTiny converts a source that a test made by hand. The source's contents differ from the
+// public source, so Convert must not put the files into place. convertTiny returns the contents
+// of the files by name.
 func convertTiny(t *testing.T, s Source, from string) map[string]string {
 	t.Helper()
 	to := t.TempDir()
@@ -78,7 +78,7 @@ func TestTinyCambridge(t *testing.T) {
 		}
 		return []string{"0.2", "1.0"}[hour%2]
 	})
-	building("b11", func(hour int) string { return []string{"0.0", "9.0", "9.0"}[hour%3] }) // a third of the readings is missing
+	building("b11", func(hour int) string { return []string{"0.0", "9.0", "9.0"}[hour%3] }) // a third of the readings are missing
 	weather := filepath.Join(dir, "aux_data", "MetOffice Weather Data")
 	for year := 2013; year <= 2019; year++ {
 		put(t, filepath.Join(weather, "processed_data", "bedford", fmt.Sprintf("%d.csv", year)), fmt.Sprintf("datetime,t,h,s\n%d-01-01 00:00:00,2.6,92.7,0.0\n%d-01-01 01:00:00,-3,90,1.5\n", year, year))

@@ -172,8 +172,8 @@ func merge(old entry, r Reading) (entry, outcome) {
 	return e, corrected
 }
 
-// better decides between two readings with the same revision. The sender should not have
-// sent both. The rule only makes the result independent of the order of arrival.
+// better decides between two readings with the same revision. A sender should not send both.
+// The rule only makes the result independent of the order of arrival.
 func better(a, b entry) bool {
 	if a.quality != b.quality {
 		return b.quality == Missing || a.quality != Missing && a.quality < b.quality

@@ -100,7 +100,6 @@ func (s *Store) importMeter(m series.Meter, now time.Time) error {
 	})
 }
 
-// importWeather stores the dataset's weather as observed.
 func (s *Store) importWeather(d *series.Dataset) error {
 	w := d.Weather
 	if len(w.Names) == 0 {
@@ -163,7 +162,7 @@ func (s *Store) repair() error {
 		return all.ForEachBucket(func(client []byte) error {
 			return all.Bucket(client).ForEach(func(key, data []byte) error {
 				if _, err := s.openDay(key, data); !errors.Is(err, ErrDamaged) {
-					return err // nil, or a newer version wrote it
+					return err // nil, or the error that a newer version wrote it
 				}
 				day := "a day"
 				if len(key) == 4 {

@@ -26,7 +26,7 @@ const (
 	// outlookAge is the maximum age of a forecast that is used for a time after the cutoff.
 	outlookAge = 48 * 3600
 	// hourHold is how long a value applies. If the next value follows within tableHold, the
-	// value applies until then, because some weather has values only every three hours.
+	// value applies until that time, because some weather has values only every three hours.
 	hourHold  = 3600
 	tableHold = 3 * 3600
 	// persistDays is the maximum number of days to go back to find weather at the same clock

@@ -34,8 +34,8 @@ func (s *Store) check(now time.Time, r Reading) Reason {
 }
 
 // Put stores readings in one transaction. When it returns without an error, the readings are on
-// disk. If a step has several readings, the last one counts, unless they state revisions. Notes
-// are stored under their keys in the same transaction; an empty note is deleted.
+// disk. If a step has several readings, the last one is stored, unless they state revisions.
+// Notes are stored under their keys in the same transaction; an empty note is deleted.
 func (s *Store) Put(now time.Time, readings []Reading, notes map[string][]byte) (Result, error) {
 	var (
 		result Result

@@ -1,5 +1,5 @@
 // Package store keeps the readings of an agent's clients on disk, and the weather forecasts
-// that they need. Readings are on a grid: times are Unix seconds of the start of a step, and
+// that they need. Readings are on a grid: a time is the start of a step in Unix seconds, and
 // step n starts at n times the interval.
 //
 // The store is one bbolt file. Each day of a client is one value. [Store.Put] is one
@@ -50,8 +50,8 @@ type Reading struct {
 	KW      float32
 	Quality Quality
 	// Revision orders the readings of a step. Revisions start at 1, and the reading with the
-	// highest one counts, regardless of the order of arrival. If Revision is 0, the reading that
-	// arrives last counts.
+	// highest revision is used, regardless of the order of arrival. If Revision is 0, the
+	// reading that arrives last is used.
 	Revision int
 }
 
@@ -69,7 +69,6 @@ type Config struct {
 // Reason is the reason for refusing a reading.
 type Reason string
 
-// The reasons.
 const (
 	BadName        Reason = "name"             // the client's name is empty, too long or contains control characters
 	TooManyClients Reason = "too-many-clients" // the store has as many clients as it can hold
@@ -81,7 +80,7 @@ const (
 	BadRevision    Reason = "revision"         // the revision is negative or too large
 )
 
-// Refusal is a reading that was not stored.
+// Refusal describes a reading that was not stored.
 type Refusal struct {
 	Index  int // index in the readings passed to Put
 	Reason Reason
@@ -91,7 +90,7 @@ type Refusal struct {
 type Result struct {
 	Accepted  int // stored in a step that had no reading
 	Corrected int // stored in place of another reading
-	Unchanged int // stored already, or older than what is stored
+	Unchanged int // already stored, or older than the stored reading
 	Refused   []Refusal
 }
 

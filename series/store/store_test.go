@@ -263,8 +263,8 @@ func TestPrune(t *testing.T) {
 	if err != nil || !ok || end != start+299*86400+quarter || first != start+200*86400 {
 		t.Errorf("kept %d days: %v", (end-first)/86400, err)
 	}
-	// A reading from a time at which the clock was years ahead does not cause readings to be
-	// removed.
+	// If the clock was years ahead for a while, a reading from that time must not cause the
+	// removal of others.
 	for n := range int64(50) {
 		at := start + (299+5*365)*86400 + n*quarter
 		put(t, s, time.Unix(at+quarter, 0), Reading{Client: "a", Time: at, KW: 1})

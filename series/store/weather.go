@@ -18,7 +18,7 @@ import (
 type WeatherRow struct {
 	Time   int64     // the time of the values, in Unix seconds
 	Issued int64     // when the values were known; if this is at or after Time, the row is an observation
-	Values []float32 // one for each name, NaN where it is missing
+	Values []float32 // one for each name, NaN where missing
 }
 
 // Limits on the stored weather.
@@ -77,8 +77,8 @@ func decodeOutlooks(b []byte) ([]outlook, error) {
 
 // add adds an outlook for a time to the stored ones, in order of issue time. It keeps the
 // newest forecast of every six-hour period, because clients learn from forecasts made at these
-// intervals. Therefore, a replay finds the weather that was known at the time, even if weather
-// arrives every hour. It keeps the first observation, because later replays have used it.
+// intervals. A replay therefore finds the weather that was known at the time, even if weather
+// arrives every hour. It keeps the first observation, because replays may have used it.
 func add(all []outlook, at int64, o outlook) []outlook {
 	observed := func(o outlook) bool { return o.issued >= at }
 	block := func(o outlook) int64 { return (o.issued + issueBlock - 1) / issueBlock }

@@ -152,7 +152,7 @@ func TestWeatherFilled(t *testing.T) {
 }
 
 // TestWeatherClockChange checks that weather carried over from the day before is the weather at
-// the same clock time, also on days of 23 and 25 hours.
+// the same clock time, even on days of 23 and 25 hours.
 func TestWeatherClockChange(t *testing.T) {
 	for _, change := range []time.Time{time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC), time.Date(2025, 10, 26, 1, 0, 0, 0, time.UTC)} {
 		s := weatherStore(t)

@@ -135,7 +135,7 @@ func (b *traits) schedule(s *stream) {
 	}
 }
 
-// weekends returns how much the weekend activity of buildings of this kind varies. Buildings
+// weekends returns the variation of weekend activity among buildings of this kind. Buildings
 // that are closed at weekends need not be empty.
 func (k *kind) weekends() float64 {
 	if k.closes == minor || k.closes == major {
@@ -291,7 +291,7 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 			extraLeft = 4 * (2 + days.below(70))
 		}
 		for q := d.first; q < d.end; q++ {
-			// The factors of a new day take effect gradually over its first hours.
+			// The factors of a new day take effect gradually over the day's first hours.
 			people += float64((t.people - people) * .06)
 			level += float64((t.level - level) * .06)
 

@@ -29,8 +29,8 @@ const (
 	solemn         // nearly all close: Thanksgiving and Christmas
 )
 
-// calendar returns the local days that are covered, at least partly, by n quarter hours from
-// start. It also returns, for each quarter hour, its number within the local day.
+// calendar returns the local days that n quarter hours from start cover, at least partly. It
+// also returns, for each quarter hour, its number within the local day.
 func calendar(start time.Time, n int) ([]day, []uint8) {
 	var days []day
 	slot := make([]uint8, n)

@@ -13,9 +13,9 @@ func (g *Generator) fail(b *traits, i int, load []float32) {
 	badness := min(s.factor(.8)/1.3716, .8/f.sum())
 	hours := g.config.Interval.Hours()
 
-	// A spell is a run of faulty intervals. The probability that a spell of one kind starts
-	// in an interval outside other spells is the share of that fault divided by the mean
-	// length of its spells.
+	// A spell is a run of faulty intervals. Outside other spells, a spell of one kind starts in
+	// an interval with a probability of that fault's share divided by the mean length of its
+	// spells.
 	const outageMean, stuckMean = 2 + 46/4., 2 + 22/3. // hours
 	chance := badness / (1 - float64(badness*(f.Outage+f.Stuck)))
 	gap := float64(chance * f.Gap)

@@ -71,7 +71,7 @@ func median(v []float64) float64 {
 
 // TestIntensity compares the annual use per area with EIA's Commercial Buildings Energy
 // Consumption Survey 2012, table C14. The table contains the quartiles of building-level
-// intensity in kWh per square foot for the activity closest to each type. For offices and
+// intensity in kWh per square foot, for the activity closest to each type. For offices and
 // warehouses, the quartiles cover buildings of all sizes.
 func TestIntensity(t *testing.T) {
 	f := year(t)

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// StockVersion must be incremented by every change that changes a Stock's numbers.
+// Increase StockVersion with every change that changes a Stock's numbers.
 const StockVersion = 1
 
 // Stock is a fixed set of generated buildings in one state, with quarter-hourly loads and
-// weather for a year. It stands in for the buildings that a paper took from NREL's ComStock,
-// which a user might not have. ComStock's loads are simulated by EnergyPlus. ComStock's
-// schedules change in steps at whole hours or quarter hours, days of one type repeat, and there
-// is little noise. The fleet of New imitates measured buildings instead, which are noisier and
-// change gradually. A Stock is safe for concurrent use.
+// weather for a year. It replaces the buildings that a paper took from NREL's ComStock, which a
+// user might not have. ComStock's loads are simulated by EnergyPlus. ComStock's schedules
+// change in steps at whole hours or quarter hours, days of one type repeat, and there is little
+// noise. The fleet of New imitates measured buildings instead, which are noisier and change
+// gradually. A Stock is safe for concurrent use.
 type Stock struct {
 	Name     string
 	Zone     string // IANA name; the buildings follow its legal clock

@@ -120,7 +120,7 @@ func TestStockErrors(t *testing.T) {
 	}
 }
 
-// TestStockBytes fails if a stock changes, on any platform. Experiments depend on its
+// TestStockBytes fails if a stock changes, on any platform. Experiments depend on a stock's
 // numbers. After an intended change, increase StockVersion.
 func TestStockBytes(t *testing.T) {
 	for name, want := range map[string]string{

@@ -14,7 +14,7 @@ type stockTraits struct {
 	use   [3][dayQuarter]float64 // occupancy by day type
 	runs  [3][dayQuarter]bool    // whether the air conditioning is scheduled to run
 	stage float64                // kW of one stage of the cooling plant
-	night float64                // kelvin hours by which rooms may drift before the plant starts at night
+	night float64                // at night, the plant starts after rooms have drifted by these kelvin hours
 	batch float64                // kW of a machine that works in batches: a kiln, a dishwasher, a water heater
 	often float64                // probability that the machine starts in a quarter hour of full occupancy
 	start float64                // share of the plant that starts or stops in a quarter hour
@@ -111,7 +111,7 @@ type air struct {
 	rooms
 	drift float64 // kelvin hours since the plant stopped
 	left  int     // quarter hours that the plant still runs at night
-	owed  float64 // kW of cooling that is owed because stages are whole
+	owed  float64 // kW of cooling still to deliver, because only whole stages run
 
 	running float64 // share of the plant that runs
 }

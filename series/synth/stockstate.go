@@ -29,10 +29,10 @@ type place struct {
 	cloud, cloudWinter     float64 // mean share of clouds, and how much more there is in winter
 	dew                    float64 // kelvin of the mean temperature above the dew point
 	wind, windDay          float64 // m/s, and the part of it that follows the time of day
-	from, fromDay, fromAny float64 // degrees: wind direction, its daily change, its deviation
+	from, fromDay, fromAny float64 // degrees: wind direction, its daily change, and its deviation
 }
 
-// plot selects a building's type and its size among those of its type.
+// plot selects a building's type, and its size relative to others of the type.
 type plot struct {
 	kind  string
 	order float64 // in deviations from the median of the logarithm of the floor area

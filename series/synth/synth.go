@@ -27,8 +27,7 @@ import (
 // it.
 const Notice = "synthetic data, not measurements"
 
-// Version must be increased by every change after which the same Config gives different
-// numbers.
+// Increase Version with every change that makes the same Config give different numbers.
 const Version = 1
 
 const (

@@ -186,7 +186,7 @@ func (t *CSV) scan() ([]byte, error) {
 }
 
 // split splits a line into fields. A field may be quoted, with doubled quotes inside it, but
-// must not contain a line break. It may also be a formula whose value is a string, such as
+// must not contain a line break. It can also be a formula whose value is a string, such as
 // ="0123".
 func (t *CSV) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
@@ -277,8 +277,8 @@ func (t *CSV) Each(wanted []int, f func(cells []Cell) error) error {
 	}
 }
 
-// even corrects the number of fields of a line if only the header or only the rows end with
-// a delimiter. Other lines with a wrong number of fields are an error.
+// even corrects the number of fields of a line if only the header or only the rows end with a
+// delimiter. Any other line with a wrong number of fields is an error.
 func (t *CSV) even() error {
 	n := len(t.header)
 	switch {

@@ -22,7 +22,7 @@ type Format struct {
 	// Encoding is one of Encodings, or empty for UTF-8. A byte-order mark takes precedence.
 	Encoding string
 	// Delimiter separates the fields of a line. It is a comma, a semicolon, a bar or a tab. If
-	// it is 0, the one that occurs most often in the header is used.
+	// it is 0, the delimiter is the most frequent of these characters in the header.
 	Delimiter byte
 	// Header is the name of a column. The header is the first line that contains it. If
 	// Header is empty, the header is the first line.

@@ -75,7 +75,7 @@ func OpenParquet(r io.ReaderAt, size int64) (Table, error) {
 
 // guard turns a panic into an error. parquet-go panics on some damaged files whose contents are
 // contradictory, and fuzzing finds new cases in every version. f must not call back into our
-// code, because guard would hide panics there.
+// code, because guard would hide our panics.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -26,7 +26,7 @@ const (
 	// recognised.
 	looked = 200
 	// enough is the minimum number of dates in the date column of a table of readings. A cover
-	// sheet or a monthly summary has fewer.
+	// sheet or a monthly summary has fewer dates.
 	enough = looked / 2
 )
 
@@ -38,7 +38,7 @@ type Sheet struct {
 	Notes []string
 }
 
-// errNot is the error for a file that lacks a mandatory part of a spreadsheet.
+// errNot means that a file lacks a mandatory part of a spreadsheet.
 var errNot = errors.New("the spreadsheet cannot be read; export it as CSV")
 
 // check returns an error that names the type of an archive if it is not a spreadsheet.

@@ -30,7 +30,7 @@ func (s *styles) of(column, row int) int {
 }
 
 // summarize finds the most frequent style of each column. Of equally frequent styles, it takes
-// the lowest.
+// the one with the lowest number.
 func (s *styles) summarize() {
 	counts := map[int]map[int]int{}
 	for at, id := range s.first {
@@ -91,7 +91,7 @@ func readStyles(parts *zip.Reader, sheet string) (*styles, error) {
 				column = c
 			}
 			style = -1
-			if kind := attribute(e, "t"); kind == "" || kind == "n" { // others are text
+			if kind := attribute(e, "t"); kind == "" || kind == "n" { // other cells are text
 				style, _ = strconv.Atoi(attribute(e, "s")) // a cell without a style has style 0
 			}
 		case "v": // cells without a value may have any style

@@ -26,7 +26,7 @@ type Table interface {
 	Each(wanted []int, f func(cells []Cell) error) error
 }
 
-// FirstColumn is used as the name of a first column without a name.
+// FirstColumn is the name given to a first column without a name.
 const FirstColumn = "(first column)"
 
 // Cell is one value of a table.

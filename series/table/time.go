@@ -42,7 +42,7 @@ const firstYear, lastYear = 1971, 2199
 // forward.
 var ErrNonexistent = errors.New("this local time does not exist: clocks skip it")
 
-// Instant returns the start of the interval that a time cell stands for.
+// Instant returns the start of the interval that a time cell represents.
 func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	switch c.kind {
 	case kindTime:
@@ -82,7 +82,7 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	return r.at(t)
 }
 
-// Join returns the start of the interval that a day and a time of day in two cells stand for.
+// Join returns the start of the interval that a day and a time of day in two cells represent.
 func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	if day.kind == kindEmpty || at.kind == kindEmpty {
 		return series.Instant{}, errors.New("the date or the time is missing; delete the line if it is a total")
@@ -168,7 +168,7 @@ func (p *parser) isoClock(t *label) {
 
 // local converts a time on the table's clock to an instant. For labels at the end of an
 // interval, it subtracts the interval from the instant, not from the label. After clocks were
-// put forward at 02:00, the label 03:00 therefore stands for the hour that starts at 01:00.
+// put forward at 02:00, the label 03:00 therefore means the hour that starts at 01:00.
 func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)

@@ -1,6 +1,6 @@
 // Package write writes load data in the long format that package read, pandas, Polars and
-// DuckDB read: load and weather as Parquet, with one row per meter and interval and the UTC
-// time of its start; meters as CSV.
+// DuckDB read. Load and weather are Parquet files, with one row per meter and interval and the
+// UTC time of its start. Meters are a CSV file.
 //
 // Rows are streamed, so memory does not grow with the number of meters. A file appears under
 // its name only when it is complete.

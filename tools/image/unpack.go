@@ -17,8 +17,8 @@ import (
 )
 
 // unpack writes an image from a layout as the bundle of an OCI runtime, which is a folder
-// rootfs and a config.json. Arguments replace the image's own command. unpack is meant for
-// tests, and the layout must have been written by this program.
+// rootfs and a config.json. Arguments replace the image's own command. unpack is for tests. The
+// layout must have been written by this program.
 func unpack(args []string) error {
 	f := flag.NewFlagSet("image unpack", flag.ExitOnError)
 	from := f.String("layout", "", "the layout, a folder")

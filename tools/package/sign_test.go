@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The checksums of a release are signed with minisign as docs/how-to/install.md describes, and
-// a changed list or a wrong key is detected.
+// TestSign signs the checksums of a release with minisign, as docs/how-to/install.md describes.
+// It checks that a changed list and a wrong key are detected.
 func TestSign(t *testing.T) {
 	if _, err := exec.LookPath("minisign"); err != nil {
 		if os.Getenv("CI") != "" || os.Getenv("LOADSTAR_CI_RUN") != "" {

@@ -154,7 +154,7 @@ func licenses(expression string) *cdx.Licenses {
 var licenseFile = regexp.MustCompile(`(?i)^((?:un)?licen[cs]e|copying|notice|patents)([.\-].*)?$`)
 
 // texts writes the licenses of all modules. A module without a license is an error, because
-// it could not be distributed.
+// Loadstar must not distribute it.
 func (s *sbom) texts(info *buildinfo.BuildInfo, packages []npmPackage) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s contains the following modules, with these licenses.\n", filepath.Base(info.Path))

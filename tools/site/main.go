@@ -388,7 +388,7 @@ type entry struct {
 	Text  string `json:"text"`
 }
 
-const mostText = 4000 // maximum bytes of a page's text in the index; the words of the rest are listed once each
+const mostText = 4000 // maximum bytes of a page's text in the index; each word of the rest is listed once
 
 func (s *site) index() ([]byte, error) {
 	var all []entry

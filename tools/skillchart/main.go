@@ -27,8 +27,8 @@ type comparison struct {
 
 // positions returns the positions of a comparison's marks, by the keys of shown. Boosting has
 // results for some clients only. Its mark is placed relative to the mark of the federated
-// model, at the median of the clients' ratios of errors. For local training, the better of the
-// two lengths counts.
+// model, at the median of the clients' ratios of errors. For local training, it uses the better
+// of the two lengths.
 func (c comparison) positions() map[string]float64 {
 	at := map[string]float64{}
 	for _, m := range c.Methods {

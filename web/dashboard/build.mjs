@@ -1,5 +1,6 @@
-// Builds the two pages into internal/webui/bundle, gzipped, and collects the licences of what is in them. With an
-// argument it writes there instead. Each page is a build of its own, so that an agent's binary has only the agent's page.
+// This script builds the two pages, gzips them, and collects the licences of the packages in them. It writes to
+// internal/webui/bundle, or to the folder given as an argument. Each page is a separate build, so that an agent's
+// binary contains only the agent's page.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";

@@ -1,5 +1,5 @@
-// Bundles src/ into one script and one style sheet, and collects the licences of
-// what is in them. With an argument it writes there instead of into lab/report.
+// This script bundles src/ into one script and one style sheet, and collects the licences of
+// the packages in them. It writes to lab/report, or to the folder given as an argument.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -16,7 +16,7 @@ const options = {
   format: "iife",
   target: ["es2020"],
   charset: "ascii",
-  legalComments: "none", // the whole texts are in the banner
+  legalComments: "none", // the banner contains the complete texts
   write: false,
   metafile: true,
   outdir: "out",
@@ -24,7 +24,7 @@ const options = {
 const script = await build({ ...options, entryPoints: ["src/page.js"] });
 const style = await build({ ...options, entryPoints: ["src/page.css"] });
 
-// The packages of which anything is left after the shaking.
+// The packages of which some code remains in the bundle.
 const inputs = Object.entries(Object.values(script.metafile.outputs)[0].inputs);
 const packages = collect(inputs.filter(([, { bytesInOutput }]) => bytesInOutput > 0).map(([path]) => path), here);
 const licences = banner(packages);

@@ -57,8 +57,8 @@ func Start(dir string, port int, options ...Option) (*Server, error) {
 	return s, s.Start()
 }
 
-// create creates the cluster. The locales of libc are often not installed; those of ICU always
-// are.
+// create creates the cluster. It uses a locale of ICU, because libc's locales are often not
+// installed.
 func (s *Server) create(more ...string) error {
 	return s.run("initdb", append(more, "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync", "--data-checksums")...)
 }
@@ -166,7 +166,8 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// Start starts the server, also after Crash or Stop, and returns when it accepts connections.
+// Start starts the server, including after Crash or Stop, and returns when it accepts
+// connections.
 func (s *Server) Start() error {
 	if s.port == 0 {
 		port, err := testkit.FreePort()
@@ -394,7 +395,7 @@ func Single(t testing.TB) *Server {
 	return s
 }
 
-// temporary starts a server in a new folder. The path of t.TempDir can be too long for a
+// temporary starts a server in a new folder. A path from t.TempDir can be too long for a
 // socket.
 func temporary() (*Server, string, error) {
 	dir, err := os.MkdirTemp("", "pgtest")

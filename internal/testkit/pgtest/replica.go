@@ -52,8 +52,8 @@ func StartPair(dir string, synchronous bool, options ...Option) (*Pair, error) {
 	if err := first.create(); err != nil {
 		return nil, err
 	}
-	// pg_rewind needs the log since the last failover, which its own recovery of the files must
-	// not delete. The recovery reads only this configuration file.
+	// pg_rewind needs the log since the last failover, which pg_rewind's own recovery of the
+	// files must not delete. The recovery reads only this configuration file.
 	conf, err := os.OpenFile(filepath.Join(first.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func (p *Pair) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s,%s/%s?sslmode=disable&target_session_attrs=read-write", p.servers[0].Addr(), p.servers[1].Addr(), database)
 }
 
-// Promote makes the standby the primary. If the former primary is still running, it does not
-// notice this.
+// Promote makes the standby the primary. A former primary that is still running does not notice
+// the promotion.
 func (p *Pair) Promote() error {
 	s := p.Standby()
 	if err := s.run("pg_ctl", "promote", "-D", s.data(), "-w", "-t", "60"); err != nil {

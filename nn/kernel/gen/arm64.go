@@ -40,8 +40,8 @@ func generateARM64(dir string) error {
 }
 
 // mulShapes returns tiles with up to 24 accumulators, which keep four FMA units busy in
-// spite of their latency. The remaining registers contain a row of B and elements of A. A
-// tile that is one vector wide is limited by its one load per FMA, so 12 rows are enough.
+// spite of their latency. The remaining registers contain a row of B and elements of A. A tile
+// of one vector's width is limited by its one load per FMA, so 12 rows are enough.
 func (a *neon) mulShapes() []tileShape {
 	var s []tileShape
 	for vecs := 1; vecs <= 4; vecs++ {

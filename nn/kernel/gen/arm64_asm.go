@@ -49,7 +49,7 @@ func (v vec) bits() string { return fmt.Sprintf("V%d.B16", int(v)) }
 // lanes. Writing them clears the other lanes.
 func (v vec) low() string { return fmt.Sprintf("F%d", int(v)) }
 
-// vecs is a list of consecutive registers, which one instruction can load or store.
+// vecs is a list of consecutive registers, which a single instruction can load or store.
 type vecs []vec
 
 func (v vecs) String() string {

@@ -23,8 +23,8 @@ const (
 	opMul
 	opDiv // args[0] / args[1]
 	opSqrt
-	opMax      // the second operand where either is NaN
-	opMin      // the second operand where either is NaN
+	opMax      // the second operand if either is NaN
+	opMin      // the second operand if either is NaN
 	opFMA      // args[0]·args[1] + args[2], rounded once
 	opFNMA     // args[2] - args[0]·args[1], rounded once
 	opSelect   // args[0] > 0 ? args[1] : args[2]

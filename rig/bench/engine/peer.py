@@ -5,7 +5,7 @@
                               -> {"per_s": ...}
     peer.py golden FOLDER     writes golden files for the tests of ../../../forecast
 
-One thread, CPU time. It needs Debian's python3-torch and libopenblas0.
+It uses one thread and measures CPU time. It needs Debian's python3-torch and libopenblas0.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ def vary_slopes(layers):
 
 
 def blas():
-    """Returns the name of PyTorch's BLAS. With the reference BLAS the comparison is unfair."""
+    """Returns the name of PyTorch's BLAS. With the reference BLAS, the comparison is unfair."""
     with open("/proc/self/maps") as maps:
         libs = {line.split()[-1] for line in maps if "blas" in line or "mkl" in line}
     for path in sorted(libs):

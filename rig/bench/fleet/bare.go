@@ -30,9 +30,8 @@ import (
 )
 
 // The bare engine measures the cost of a call to a server that only answers. One process serves
-// and another calls, because a single process may not be allowed to open enough files for both
-// ends of all connections, and because neither end should spend time on collecting the other's
-// garbage.
+// and another calls. A single process may not be allowed to open enough files for both ends of
+// all connections, and neither end should spend time on collecting the other's garbage.
 
 // bare is the calling process.
 type bare struct {

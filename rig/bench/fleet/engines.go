@@ -31,8 +31,8 @@ var sizes = map[string]string{
 
 const knownSizes = "24k, 95k or 170k"
 
-// overSelection is the share of clients that a round asks in addition to those that it
-// needs, so that it does not wait for the slowest ones.
+// overSelection is the share of clients that a round asks in addition to those that it needs,
+// so that it does not wait for the slowest clients.
 const overSelection = 0.1
 
 // planOf returns a plan whose run does not end by itself within a benchmark, because it has
@@ -102,8 +102,7 @@ func Engine(ctx context.Context, e Backends, size string, clients int, d time.Du
 	return r, err
 }
 
-// termsOf returns the terms of a run with the plan of planOf, in which all clients take
-// part.
+// termsOf returns the terms of a run with the plan of planOf, that all clients train.
 func termsOf(size string, clients int) (*terms.Terms, error) {
 	return settled(planOf(size, clients/2), clients)
 }
@@ -122,8 +121,8 @@ func virtualResult(t *terms.Terms, i int) *terms.Result {
 
 func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 
-// countRate returns the number of results per second that are summed and counted in the
-// ledger, in the largest batches.
+// countRate returns how many results per second are summed and counted in the ledger, in the
+// largest batches.
 func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (rate, cpu float64, err error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
@@ -142,7 +141,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 		spent   time.Duration
 		used    time.Duration
 		counted int
-		next    = t.Fleet // the next client; this value makes the loop open the first round
+		next    = t.Fleet // number of the next client; with this value, the loop opens the first round
 		number  = int64(-1)
 	)
 	for spent < d {

@@ -11,7 +11,7 @@ import (
 // connections.
 const spareFiles = 256
 
-// openFiles raises the limit of open files so that a process can have that many
+// openFiles raises the limit of open files so that a process can have the given number of
 // connections. The server's process inherits the limit.
 func openFiles(connections int) error {
 	var l syscall.Rlimit

@@ -18,7 +18,7 @@ import (
 	"loadstar/rig/fleetload"
 )
 
-// UsageError is a setting that is out of range. Its message names the flag.
+// UsageError means that a setting is out of range. Its message names the flag.
 type UsageError struct{ error }
 
 // Unwrap returns the underlying error.
@@ -39,8 +39,8 @@ type Config struct {
 }
 
 const (
-	// maxAgents is the number of connections that a server accepts, including some that
-	// wait. Agents that close their connections do not need one each.
+	// maxAgents is the number of connections that a server accepts, including some that wait.
+	// Agents that close their connections do not each need one.
 	maxAgents, maxShort = 25_000, 1_000_000
 	// slowestPace bounds the time between check-ins of an agent that keeps its connection,
 	// because the server closes connections that are idle for a minute.
@@ -259,7 +259,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 }
 
 // turn measures the server for at least the duration d, after a warm-up. It begins and ends with
-// the merge of a round. Between merges, agents check in and send at other times than their
+// the merge of a round. Within a round, agents check in and send at other times than their
 // results are counted, so a part of a round would have too many or too few calls for its
 // updates.
 func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) (f Figures, err error) {
@@ -369,8 +369,8 @@ func (b *testbed) nextMerge(ctx context.Context, after map[string]float64) (map[
 		if m[b.merged] > after[b.merged] {
 			return m, nil
 		}
-		// The agents notice the next round. Frequent reading of the metrics would be a cost of the
-		// server that is not part of an update.
+		// Wait for the agents to notice the next round, because reading the metrics frequently
+		// would add a cost that is not part of an update.
 		for b.fleet.Rounds() == rounds {
 			if time.Since(begun) > most {
 				return nil, b.because(fmt.Errorf("no round ended within %v", most))

@@ -49,7 +49,8 @@ type PrivateResult struct {
 	// Agent is the CPU time for encoding and masking an update.
 	Agent float64 `json:"agent_ms"`
 	// Ratio is the server's CPU time for an update of a private round without a check, divided
-	// by that of a plain round. CheckRatio is the same ratio with check norm.
+	// by the server's CPU time for an update of a plain round. CheckRatio is the same ratio
+	// with check norm.
 	Ratio      float64 `json:"server_ratio"`
 	CheckRatio float64 `json:"server_ratio_check"`
 	Plain      float64 `json:"server_plain_ms"`
@@ -60,9 +61,9 @@ type PrivateResult struct {
 	// result that plan explain prints.
 	PushBytes float64 `json:"push_bytes"`
 	PlanBytes int64   `json:"plan_bytes"`
-	// Wait is the additional time, in seconds, that the merge of a private round takes compared
-	// with a plain one, from the close of the round to the opening of the next. CheckWait is the
-	// same with check norm.
+	// Wait is the additional time, in seconds, that a private round takes from its close to the
+	// opening of the next round, compared with a plain round. CheckWait is the same time with
+	// check norm.
 	Wait      float64 `json:"merge_wait_s"`
 	CheckWait float64 `json:"merge_wait_check_s"`
 }
@@ -102,8 +103,8 @@ schedule: {cohort: %d, over_selection: %g}
 	return text + fmt.Sprintf("privacy: {mode: private, keepers: [%s], least: %d, quorum: 0.01, check: %s}\n", benchKeeper, privateLeast, check)
 }
 
-// keeperOptions are the settings of the benchmark's keepers, which immediately accept everyone
-// whom the server names as a member.
+// keeperOptions are the settings of the benchmark's keepers, which immediately accept as a
+// member everyone whom the server names.
 func keeperOptions() keeper.Options {
 	return keeper.Options{Fleet: benchFleet, Rules: &v1.KeeperRules{Least: privateLeast, Cell: 100}}
 }
@@ -237,7 +238,7 @@ func (b *testbed) mergeTime(ctx context.Context, run string) (float64, error) {
 
 // servedKeeper is a keeper that the server can call.
 type servedKeeper struct {
-	address string // address in the form of server.yaml
+	address string // address in the syntax of server.yaml
 	close   func()
 }
 
@@ -280,7 +281,7 @@ func (b *testbed) serveKeeper(ctx context.Context) (*servedKeeper, error) {
 	}}, nil
 }
 
-// settled returns the terms of a run with the given plan, in which all clients take part.
+// settled returns the terms of a run with the given plan, that all clients train.
 func settled(plan string, clients int) (*terms.Terms, error) {
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {

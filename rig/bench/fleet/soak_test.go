@@ -7,8 +7,8 @@ import (
 )
 
 func TestGrowth(t *testing.T) {
-	// series returns 40 samples. Except for outliers, the samples of the second quarter have the
-	// values of from, and the samples of the last quarter those of to.
+	// series returns 40 samples. Except for outliers, the samples of the second quarter equal
+	// from, and those of the last quarter equal to.
 	series := func(from, to vitals) (all []vitals) {
 		for i := range 40 {
 			v := from
@@ -47,7 +47,7 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("%s: %v", name, grown)
 		}
 	}
-	// In a test of only a minute, the tolerance is wide, so that it finds only large leaks.
+	// A test of only a minute has a wide tolerance, so that it finds only large leaks.
 	if _, _, grown := growth(series(flat, vitals{rss: 282 * mb, files: 1000, goroutines: 3000}), allowed(time.Minute)); grown != nil {
 		t.Error(grown)
 	}

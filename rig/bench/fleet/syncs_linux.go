@@ -17,8 +17,8 @@ type processSyncs []int
 
 const tracepoints = "/sys/kernel/tracing/events/syscalls/sys_enter_"
 
-// syncsOf starts counting the calls of all threads of a process, and of the processes that it
-// starts.
+// syncsOf starts counting the calls of a process, with all its threads and the processes that
+// it starts.
 func syncsOf(pid int) (s processSyncs) {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {

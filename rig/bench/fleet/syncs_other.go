@@ -2,7 +2,7 @@
 
 package fleet
 
-// processSyncs is a stub, because this system does not count syncs.
+// processSyncs is empty, because this system does not count syncs.
 type processSyncs struct{}
 
 func syncsOf(int) processSyncs { return processSyncs{} }

@@ -1,5 +1,5 @@
 // Package fleet load-tests a server with simulated agents. It compares the server's cost of an
-// update with that of bare engines, and checks for leaks in a long test.
+// update with the cost of bare engines, and checks for leaks in a long test.
 package fleet
 
 import (
@@ -96,7 +96,7 @@ var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "wi
 
 // newTestbed starts a server and makes the agents join it.
 func newTestbed(ctx context.Context, e Backends, agents int, short bool, progress bench.Progress) (*testbed, error) {
-	if err := openFiles(2 * agents); err != nil && !short { // for the connections to the bare server as well
+	if err := openFiles(2 * agents); err != nil && !short { // twice, because of the connections to the bare server
 		return nil, err
 	}
 	if os.Getenv("GOGC") == "" {
@@ -230,7 +230,6 @@ func (b *testbed) close() {
 	}
 }
 
-// start connects the fleet and starts a run with all clients.
 func (b *testbed) start(ctx context.Context, plan string, agents int) (run string, err error) {
 	if err := b.fleet.Connect(ctx); err != nil {
 		return "", b.because(err)
@@ -250,8 +249,8 @@ func (b *testbed) end(ctx context.Context, run string) error {
 	return nil
 }
 
-// await waits until the server's metrics meet a condition. It returns an error if they do
-// not meet it in time.
+// await waits until the server's metrics meet a condition. It returns an error if the condition
+// is not met in time.
 func (b *testbed) await(ctx context.Context, what string, within time.Duration, is func(map[string]float64) bool) error {
 	for end := time.Now().Add(within); ; {
 		m, err := b.metrics(ctx)
@@ -276,7 +275,6 @@ func (b *testbed) rest(ctx context.Context) error {
 	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_gateway_waiting"] == 0 })
 }
 
-// metrics returns the server's metrics.
 func (b *testbed) metrics(ctx context.Context) (map[string]float64, error) {
 	m, err := product.Metrics(ctx, b.watch)
 	if err != nil {

@@ -132,8 +132,8 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 }
 
 // engineTurns runs the bare engine between the simulator's rounds, for about a fifth of the
-// time. The machine's speed changes from second to second. Because the two alternate, the
-// changes affect both of them.
+// time. The machine's speed changes from second to second. Because the two alternate, these
+// changes affect both.
 type engineTurns struct {
 	all   []*bench.Workload
 	last  time.Time

@@ -149,7 +149,6 @@ func cell(s outlook.SumScore) string {
 	return text + ", 0 %"
 }
 
-// mean returns the mean of scores over seeds.
 func mean(seeds []*outlook.Scores, of func(*outlook.Scores) *outlook.SumScore) (m outlook.SumScore) {
 	n := float64(len(seeds))
 	for _, s := range seeds {

@@ -1,9 +1,9 @@
 """Gradient boosting on the rows that loadstar-lab bench writes.
 
 The argument names the library: sklearn or xgboost. The program reads one request per line
-from standard input and answers each with one line of JSON. A request names one folder or
-several, each with the rows of one client. One model is fitted to all of them; with several,
-the number of the client is one more input.
+from standard input and answers each with one line of JSON. A request names one or
+several folders, each with the rows of one client. The program fits one model to all of them.
+If there are several, the number of the client is an additional input.
 
   train.x, validation.x, test.x   inputs, float32, row by row
   train.y, validation.y, test.y   targets as the models see them, float32
@@ -34,7 +34,7 @@ def read(folder, name):
 
 
 class Rows:
-    """The rows of a split, of all clients."""
+    """The rows of all clients in a split."""
 
     def __init__(self, request, name):
         self.folders, self.deviations, self.name = request["folders"], request["deviations"], name
@@ -60,8 +60,8 @@ class Rows:
 
 
 def sklearn_fit(request, train, validation):
-    # Trees are added in steps. Each step measures all numbers of trees so far on the
-    # validation split, and the last one is reached if the best number lies far behind.
+    # Add trees in steps. After each step, measure all numbers of trees so far on the validation
+    # split. Stop when patience trees have not improved the error.
     model = HistGradientBoostingRegressor(
         loss=request["loss"], learning_rate=request["rate"], max_leaf_nodes=request["leaves"],
         early_stopping=False, warm_start=True, random_state=0)
@@ -77,8 +77,8 @@ def sklearn_fit(request, train, validation):
 
 
 def absolute(output, rows):
-    # reg:absoluteerror of xgboost 1.7 does not apply the learning rate, so that the first
-    # trees overfit. With this gradient and curvature, a leaf's value is a step of iteratively
+    # reg:absoluteerror of xgboost 1.7 does not apply the learning rate, so the first trees
+    # overfit. With this gradient and curvature, a leaf's value is a step of iteratively
     # reweighted least squares towards the median, which the learning rate shortens.
     r = output - rows.get_label()
     size = np.sqrt(r * r + 0.01)

@@ -21,8 +21,8 @@ const rowsSeed = 1
 const chunk = 1024
 
 // writeRows writes a client's rows into a folder, in the format that peer.py describes, and
-// returns the number of training rows. most limits that number; if there are more rows, they
-// are sampled. The rows of the other splits are those of every stride-th origin.
+// returns the number of training rows. most limits that number. If there are more rows, they
+// are sampled. The other splits have the rows of every stride-th origin.
 func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (int, error) {
 	train := sample(examples(r, series.Train, 1), most)
 	for _, split := range []struct {
@@ -39,7 +39,7 @@ func writeRows(dir string, m series.Meter, r *feature.Rows, most, stride int) (i
 	return len(train), nil
 }
 
-// examples returns the examples of the origins of a split that belong to the stride.
+// examples returns the examples of a split's origins that belong to the stride.
 func examples(r *feature.Rows, p series.Part, stride int) []series.Example {
 	var at []series.Example
 	_ = r.Each(p, func(last int) error {

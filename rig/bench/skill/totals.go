@@ -13,7 +13,7 @@ import (
 
 // totals contains the series that the rivals of sums and days forecast: the loads of each
 // client, their sum, and the energies and peaks of local days. They have no gaps, because a
-// missing load is replaced by the load a week before. Scores do not count such loads.
+// missing load is replaced by the load a week before. Scores omit such loads.
 type totals struct {
 	scores *outlook.Scores
 	data   *series.Dataset
@@ -96,8 +96,8 @@ func (t *totals) localDay(unix int64) int64 {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
 }
 
-// days returns the energies and the peaks of a meter by local day. On days with 23 or 25
-// hours, the energy is that of 24 hours. The first and the last day may be incomplete.
+// days returns the energies and the peaks of a meter by local day. On days with 23 or 25 hours,
+// the energy covers 24 hours. The first and the last day may be incomplete.
 func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	start := t.localDay(m.Start)
 	energy, peak = series.Meter{ID: m.ID, Start: start}, series.Meter{ID: m.ID, Start: start}
@@ -120,9 +120,9 @@ func (t *totals) days(m series.Meter) (energy, peak series.Meter) {
 	return energy, peak
 }
 
-// dailyWeather returns the mean weather of each local day. A baseline for the next step uses
-// the weather of the step before it. Its target's weather is known as well as for other
-// forecasts, so each day has the weather of the next day.
+// dailyWeather returns the mean weather of each local day. A baseline that forecasts the next
+// step uses the weather of the step before it. Each day therefore has the weather of the next
+// day, so that the target's weather is known, as in other forecasts.
 func (t *totals) dailyWeather() (out series.Weather) {
 	t.weather = map[int64][3]float64{}
 	w := t.data.Weather
@@ -194,9 +194,8 @@ func (f *fitted) from(out []float64, at int64) {
 	}
 }
 
-// rival returns a baseline as a rival, which forecasts the sum by step, the daily energies and
-// the daily peaks. Its hour of a peak is the hour with the highest forecast of the client's
-// load.
+// rival returns a baseline as a rival. It forecasts the sum by step, the daily energies and the
+// daily peaks. Its hour of a peak is the hour with the highest forecast of the client's load.
 func (t *totals) rival(name string) (r outlook.Rival, err error) {
 	perDay := t.data.StepsPerDay()
 	sum, err := fitBaseline(name, t.sum, 0, 7*perDay, perDay)

@@ -26,8 +26,8 @@ type Uses struct {
 
 // Rivals scores other forecasts on the clients and days of a run's forecasts. If peers is a
 // folder, the result also contains the scores of boosting, from the dataset's table in that
-// folder. If there is no table and measure is set, these scores are measured and written to
-// one.
+// folder. If there is no such table and measure is set, these scores are measured and written
+// to a new table.
 func Rivals(ctx context.Context, d *series.Dataset, s *outlook.Scores, peers string, measure bool) ([]Uses, error) {
 	t, err := newTotals(d, s)
 	if err != nil {
@@ -67,8 +67,8 @@ func (t *totals) score(method string, r outlook.Rival) Uses {
 }
 
 // boosting fits gradient boosting with scikit-learn. One model forecasts the sum by step with
-// the inputs of the model dense, and one model each forecasts the daily energies and the daily
-// peaks of all clients.
+// the inputs of the model dense. One model forecasts the daily energies of all clients, and
+// another their daily peaks.
 func (t *totals) boosting(ctx context.Context) (u Uses, err error) {
 	dir, err := os.MkdirTemp("", "loadstar-skill-")
 	if err != nil {

@@ -112,8 +112,8 @@ func TestBoostDays(t *testing.T) {
 	}
 }
 
-// TestUsesTable checks that an existing table of boosting is kept, and that a table of other
-// days is detected.
+// TestUsesTable checks that Rivals keeps an existing table of boosting, and detects a table of
+// other days.
 func TestUsesTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x-uses.tsv")
 	want := Uses{"boosting", &outlook.SumScore{N: 3, Clients: 2, MAE: 1.5, RelativeMAE: 0.5, RelativeMean: 0.6, Bias: -0.1}, &outlook.SumScore{N: 4}, &outlook.SumScore{N: 5}}

@@ -176,7 +176,7 @@ func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 	f.StringVar(&b.Database, "database", "", "PostgreSQL `URL` (postgres://…) for the ledger; the benchmark uses a temporary schema (default SQLite file)")
 }
 
-// fleetUsage turns err into a usageError if the cause is a setting that is out of range.
+// fleetUsage turns err into a usageError if a setting is out of range.
 func fleetUsage(err error) error {
 	if u := (*fleet.UsageError)(nil); errors.As(err, &u) {
 		return cli.Usage(err)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // withProduct builds loadstar and puts it on the PATH, for scripts and benchmarks that need it.
-// The commands in scripts run this program too, and loadstar is then already on their PATH.
+// Commands in scripts also run this program, with loadstar already on their PATH.
 func withProduct() (dir string, err error) {
 	if filepath.Base(os.Args[0]) == "loadstar-lab" {
 		return "", nil

@@ -117,7 +117,6 @@ func (r *reproduction) start(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// study opens a paper.
 func (r *reproduction) study(name string) (*paper.Paper, error) {
 	study, err := paper.Open(filepath.Join(papersDir, name), r.quick)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +131,7 @@ func (r *reproduction) check(cmd *cobra.Command, names []string, all bool) error
 	var wrong error
 	report := func(difference string, err error) {
 		fmt.Fprint(cmd.OutOrStdout(), difference)
-		if !errors.Is(wrong, err) { // all files that differ are one error
+		if !errors.Is(wrong, err) { // one error lists all files that differ
 			wrong = errors.Join(wrong, err)
 		}
 	}
@@ -221,7 +220,7 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	if err := paper.WriteResults(out, saved); err != nil {
 		return err
 	}
-	// A rule of a claim that cannot be computed must not hide the results.
+	// If the rule of a claim cannot be computed, show the results anyway.
 	var wrong error
 	if r.save {
 		wrong = study.Save(saved)
@@ -250,7 +249,7 @@ func datasetPath(name string) string {
 	return filepath.Join("datasets", name+".yaml")
 }
 
-// adapt replaces missing datasets of a paper with the sample in the quick form, and otherwise
+// adapt replaces missing datasets of a paper with the sample in quick checks, and otherwise
 // removes them. The paper's note reports both.
 func (r *reproduction) adapt(study *paper.Paper) error {
 	var missing, fetch []string

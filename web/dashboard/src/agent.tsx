@@ -1,4 +1,4 @@
-// The page of an agent: load and forecasts of its own clients.
+// The page of an agent, with the load and the forecasts of its clients.
 import { render } from "preact";
 import { useEffect, useId, useState } from "preact/hooks";
 import "./app.css";

@@ -1,4 +1,4 @@
-// The calls of an agent. Its answers are described by /openapi.json of the agent.
+// The calls of an agent's API. The agent's /openapi.json describes the responses.
 export type AgentClient = {
   client: string; members?: string[]; newest_reading: string | null; receiving: { messages: number; since: string; complete: string } | null; days: number | null; cutoff: string | null; release: string | null;
   source: string | null; reason: string | null; quality: string | null; drift: boolean; findings: string[]; pinned: boolean;
@@ -31,7 +31,7 @@ export class Problem extends Error {
 export const needsToken = "needs-token"; // an event of the window
 
 const key = "loadstar-token";
-let memory = ""; // where storage is switched off
+let memory = ""; // used if the browser's storage is disabled
 
 export function token(): string {
   try {
@@ -47,7 +47,7 @@ export function keepToken(t: string): void {
     if (t) sessionStorage.setItem(key, t);
     else sessionStorage.removeItem(key);
   } catch {
-    // it lasts until the page is closed
+    // storage is disabled, so the token lasts until the page is closed
   }
 }
 
@@ -68,9 +68,9 @@ async function call<T>(method: string, path: string): Promise<T> {
   throw new Problem(r.status, answer.type ?? "", answer.detail ?? `The agent answered with status ${r.status}.`);
 }
 
-const longest = 9000; // steps in one answer; the agent's limit is 10,000
+const longest = 9000; // steps in one response; the agent's limit is 10,000
 
-// between fetches a series in as many parts as the agent's limit needs.
+// between fetches a series in as many parts as the agent's limit requires.
 export async function between(path: string, from: number, to: number, step: number, query: Record<string, string> = {}): Promise<Series> {
   const parts: Promise<Series>[] = [];
   for (let at = from; at < to; at += longest * step) {

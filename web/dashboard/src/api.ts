@@ -1,4 +1,4 @@
-// The calls of a server: the operators' API in JSON, and the few calls of a session.
+// The calls of a server: the operators' API in JSON, and a few calls for sessions.
 export type Int = string | number; // 64-bit integers are strings in proto3 JSON
 
 export type Whoami = { name?: string; role?: "viewer" | "operator" | "admin"; via?: string; expires?: Int };
@@ -64,7 +64,7 @@ type Calls = {
 
 export type Info = { signed_in: boolean; methods?: string[]; notice?: string; links?: { title: string; url: string }[]; read_only?: boolean };
 
-// Refusal is an answer that says no, in the server's words.
+// Refusal is an error response, with the server's message.
 export class Refusal extends Error {
   constructor(readonly code: string, message: string) {
     super(message);

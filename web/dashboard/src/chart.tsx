@@ -1,11 +1,11 @@
-// A chart with the sentence that says what it shows, a line with the values under the cursor, and a table.
+// A chart with a sentence that describes it, a line with the values under the cursor, and a table.
 import { type ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { Table, type Column } from "./ui";
 
-// colour resolves a custom property, which may be a light-dark(), for the canvas.
+// colour resolves a custom property for the canvas. The property may contain light-dark().
 export function colour(name: string): string {
   const probe = document.createElement("i");
   probe.style.color = `var(--${name})`;
@@ -17,7 +17,7 @@ export function colour(name: string): string {
 
 const font = "12px system-ui, sans-serif";
 
-// axis has the look that all axes share.
+// axis returns an axis with the style that all axes share.
 export const axis = (more: uPlot.Axis): uPlot.Axis => ({
   stroke: colour("muted"), font, labelFont: font, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, gap: 6, ...more,
 });
@@ -34,7 +34,7 @@ type Props = {
   keys?: ComponentChildren;
   head: string[];
   rows: () => Row[];
-  version?: string; // the chart is made anew when this changes
+  version?: string; // the chart is rebuilt when this changes
 };
 
 export function Chart({ sentence, label, data, options, height = 220, read, keys, head, rows, version = "" }: Props) {
@@ -80,7 +80,7 @@ export function Chart({ sentence, label, data, options, height = 220, read, keys
   }, [look, version, height]);
   useEffect(() => plot.current?.setData(data), [data]);
 
-  // The arrow keys move the cursor, as the mouse does.
+  // The arrow keys move the cursor like the mouse.
   const key = (e: KeyboardEvent) => {
     const by: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, PageUp: -24, PageDown: 24, Home: -length, End: length };
     const step = by[e.key];

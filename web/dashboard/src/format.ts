@@ -1,11 +1,12 @@
-// Numbers, times and sizes as text. A value that is not known is "-": no figure is invented.
+// These functions format numbers, times and sizes as text. An unknown value is shown as "-", never as an invented
+// figure.
 
 export const none = "-";
 
-// n reads a number of a proto3 JSON message, in which 64-bit integers are strings and zeros are absent.
+// n reads a number from a proto3 JSON message, in which 64-bit integers are strings and zeros are absent.
 export const n = (x: string | number | undefined | null): number => Number(x ?? 0);
 
-// no returns the number of a round for people, who count from 1 as the command line does. The API counts from 0.
+// no returns a round's displayed number, which counts from 1, as on the command line. The API counts from 0.
 export const no = (x: { round?: string | number }): number => n(x.round) + 1;
 
 const plain = new Intl.NumberFormat("en");
@@ -32,7 +33,7 @@ export function span(ms: number): string {
   return `${count(s / 86400)} days`;
 }
 
-// age is a span in whole units, for texts that count up.
+// age formats a duration in whole units, for texts that count up.
 export const age = (ms: number): string => (ms < 100e3 ? `${Math.max(Math.round(ms / 1000), 0)} s` : span(ms));
 
 export const utc = (ms: number): string => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
@@ -61,14 +62,14 @@ export function offset(ms: number, zone: string): number {
   return Math.round((Date.UTC(at("year"), at("month") - 1, at("day"), at("hour"), at("minute"), at("second")) - Math.floor(ms / 1000) * 1000) / 1000);
 }
 
-// steps reads an ISO 8601 duration of hours, minutes and seconds, and returns seconds.
+// seconds converts an ISO 8601 duration of hours, minutes and seconds to seconds.
 export function seconds(iso: string): number {
   const m = /^PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?$/.exec(iso);
   return m ? 3600 * n(m[1]) + 60 * n(m[2]) + n(m[3]) : 0;
 }
 
-// reference names the forecast to which a relative MAE refers, from the text of an effective plan. The rule of auto is that of
-// forecast.Reference.
+// reference names the forecast to which a relative MAE refers, given the text of an effective plan. Auto has the same
+// meaning as in forecast.Reference.
 export function reference(plan: string): string {
   const known: Record<string, string> = { "last-week": "last week's profile", "last-day": "yesterday's profile", "last-value": "the last value" };
   const setting = (name: string) => new RegExp(`[\\s{,]${name}:\\s*"?([\\w-]+)`).exec(plan)?.[1];
@@ -82,14 +83,15 @@ export function reference(plan: string): string {
 // sentence turns a clause of the API into a sentence.
 export const sentence = (s: string | undefined): string => (s ? s[0]!.toUpperCase() + s.slice(1) + (/[.!?]$/.test(s) ? "" : ".") : "");
 
-// better says how much better than a reference a relative MAE is.
+// better describes how much better than the reference a forecast with a given relative MAE is.
 export function better(relative: number | null | undefined): { figure: string; word: string } {
   if (relative == null || !Number.isFinite(relative)) return { figure: none, word: "better than" };
   const gain = 100 * (1 - relative);
   return { figure: `${Math.abs(gain).toFixed(0)} %`, word: gain >= 0 ? "better than" : "worse than" };
 }
 
-// cell makes a value safe for a CSV file: quoted, and never a formula for a spreadsheet.
+// cell makes a value safe for a CSV file: it quotes the value, and prevents a spreadsheet from treating it as a
+// formula.
 export function cell(x: string): string {
   const safe = /^[=+\-@\t\r]/.test(x) ? `'${x}` : x;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;

@@ -1,6 +1,6 @@
-// What moves comes as server-sent events over one connection for all topics that the page shows. Every message is the
-// whole state of its topic, so the newest one wins. The page reads the stream with fetch rather than EventSource, because
-// it must tell a full server (503) from one that is gone.
+// State that changes arrives as server-sent events, over one connection for all topics that the page shows. Every
+// message contains the complete state of its topic, so only the newest message matters. The page reads the stream with
+// fetch rather than EventSource, because it must distinguish a full server (503) from an unreachable one.
 import { useEffect, useState } from "preact/hooks";
 import { Refusal, signedOut } from "./api";
 
@@ -10,12 +10,12 @@ type Topic = { poll: () => Promise<any>; tell: Set<(message: any) => void>; last
 
 const silence = 45e3; // the server sends a comment every 15 s
 const pollEvery = 10e3;
-const hiddenAfter = 60e3; // a tab that nobody looks at leaves its place to others
+const hiddenAfter = 60e3; // a hidden tab gives up its connection, so that others can connect
 
 const topics = new Map<string, Topic>();
 const watchers = new Set<(l: Line) => void>();
 let line: Line = { state: "connecting", last: 0 };
-let cut: AbortController | undefined; // ends the present connection or pause
+let cut: AbortController | undefined; // ends the current connection or pause
 let running = false;
 let stale = false; // the set of topics has changed
 
@@ -84,7 +84,7 @@ async function run(): Promise<void> {
   while (topics.size > 0) {
     cut = new AbortController();
     const { signal } = cut;
-    if (stale) lastID = ""; // the server would leave out topics that have not changed
+    if (stale) lastID = ""; // otherwise, the server would omit topics that have not changed
     stale = false;
     let wait = 0;
     try {
@@ -107,7 +107,7 @@ async function run(): Promise<void> {
         await listen(r.body, () => cut?.abort(), (s) => (lastID = s));
       }
     } catch {
-      // said below
+      // the code below reports the error
     }
     if (stale) continue;
     if (wait === 0) {
@@ -133,7 +133,8 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-// useTopic returns the newest state of a topic, or undefined before the first one. poll fetches it where events cannot.
+// useTopic returns the newest state of a topic, or undefined before the first message. poll fetches the state if events
+// do not work.
 export function useTopic<T>(name: string, poll: () => Promise<T>): T | undefined {
   const [value, tell] = useState<T | undefined>(() => topics.get(name)?.last);
   useEffect(() => {
@@ -156,7 +157,8 @@ export function useTopic<T>(name: string, poll: () => Promise<T>): T | undefined
   return value;
 }
 
-// change connects anew with the present topics. It waits, because a change of page removes some and adds others.
+// change reconnects with the current topics. It waits first, because a change of page removes some topics and adds
+// others.
 let pending = false;
 function change(): void {
   if (pending) return;

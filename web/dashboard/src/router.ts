@@ -21,7 +21,7 @@ export function link(path: string[], query: Record<string, string> = {}): string
   return `#/${path.map(encodeURIComponent).join("/")}${set.length ? `?${new URLSearchParams(set)}` : ""}`;
 }
 
-// go changes the address. With replace the previous one is not kept in the history.
+// go changes the address. With replace, the history does not keep the previous address.
 export function go(to: string, replace = false): void {
   if (!replace) location.hash = to;
   else {

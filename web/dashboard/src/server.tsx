@@ -50,14 +50,14 @@ function NoPage() {
   );
 }
 
-// Connection says so when the page is not up to date.
+// Connection shows a message when the page is not up to date.
 function Connection() {
   const line = useLine();
   const now = useNow();
   const [slow, show] = useState(false);
   useEffect(() => {
     if (line.state === "live" || line.state === "connecting") return show(false);
-    const t = setTimeout(() => show(true), 700); // a reconnect that succeeds at once is no news
+    const t = setTimeout(() => show(true), 700); // do not report a connection that is restored at once
     return () => clearTimeout(t);
   }, [line.state]);
   if (!slow || line.last === 0) return null;
@@ -158,7 +158,7 @@ function App() {
   );
 }
 
-// Only addresses of the web become links: a notice must not run a script.
+// Only web addresses become links, because a notice must not run a script.
 const Notice = ({ info }: { info: Info }) =>
   info.notice || info.links?.length ? (
     <p class="notice">

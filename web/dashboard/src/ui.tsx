@@ -1,4 +1,4 @@
-// Parts that all pages are made of.
+// Components that all pages use.
 import { Fragment, type ComponentChildren, type VNode } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { age, local, utc } from "./format";
@@ -21,7 +21,7 @@ export function useTitle(title: string): void {
 
 export type Asked<T> = { value?: T; error?: Error; busy: boolean; again: () => void };
 
-// useAsk calls a function when its keys change, and keeps the newest answer.
+// useAsk calls a function when its keys change, and keeps the newest result.
 export function useAsk<T>(ask: () => Promise<T>, keys: unknown[]): Asked<T> {
   const [state, set] = useState<{ value?: T; error?: Error; busy: boolean }>({ busy: true });
   const [turn, again] = useState(0);
@@ -71,7 +71,7 @@ const glyphs = {
 };
 type Tone = "good" | "busy" | "warn" | "bad" | "calm";
 
-// States differ by shape and word; colour only repeats it.
+// States differ by shape and word. Colour only repeats the difference.
 const states: Record<string, [keyof typeof glyphs, Tone]> = {
   running: ["dot", "busy"], open: ["dot", "busy"], merging: ["half", "busy"], waiting: ["half", "calm"],
   finished: ["tick", "good"], merged: ["tick", "good"], counted: ["tick", "good"], here: ["tick", "good"], offered: ["tick", "good"], OK: ["tick", "good"], valid: ["tick", "good"], model: ["tick", "good"],
@@ -92,7 +92,7 @@ export function State({ of, children }: { of: string; children?: ComponentChildr
 
 export const Code = ({ children }: { children: ComponentChildren }) => <code>{children}</code>;
 
-// Copy shows a text that people take elsewhere, with a button that copies it.
+// Copy shows a text that users need elsewhere, with a button that copies it.
 export function Copy({ text, label }: { text: string; label: string }) {
   const [said, say] = useState("");
   const copy = async () => {
@@ -146,7 +146,7 @@ export const Figures = ({ items, label }: { items: Figure[]; label: string }) =>
   </dl>
 );
 
-// Generated says once per screen that no meter measured the data.
+// Generated states once per screen that the data is synthetic.
 export const Generated = ({ when }: { when: boolean | undefined }) =>
   when ? (
     <p class="generated">
@@ -173,7 +173,7 @@ export const Waiting = () => <p class="note waiting" role="status">Loading…</p
 
 export type Column<T> = { head: string; of: (row: T) => ComponentChildren; number?: boolean; title?: string };
 
-// Table scrolls inside its own box, and shows by a shadow that there is more.
+// Table scrolls inside its own box. A shadow shows that there is more to see.
 export function Table<T>({ label, columns, rows, id, empty }: { label: string; columns: Column<T>[]; rows: T[]; id: (row: T) => string; empty?: ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null);
   const [more, set] = useState(false);
@@ -217,7 +217,7 @@ export function Table<T>({ label, columns, rows, id, empty }: { label: string; c
   );
 }
 
-// Field is a labelled control. of gets the id that the control must have, and that of its hint.
+// Field is a labelled control. It passes to of the id that the control must have, and the id of the hint.
 export function Field({ label, hint, of }: { label: string; hint?: ComponentChildren; of: (id: string, hintID: string | undefined) => ComponentChildren }) {
   const id = useId();
   const hintID = hint ? `${id}-hint` : undefined;
@@ -230,7 +230,7 @@ export function Field({ label, hint, of }: { label: string; hint?: ComponentChil
   );
 }
 
-// NumberField is a field for a whole number; an empty one is undefined.
+// NumberField is a field for a whole number. An empty field has the value undefined.
 export const NumberField = ({ label, hint, value, set, min, max, required }: { label: string; hint?: ComponentChildren; value: number | undefined; set: (n: number | undefined) => void; min: number; max: number; required?: boolean }) => (
   <Field label={label} hint={hint} of={(id, hintID) => (
     <input id={id} type="number" inputMode="numeric" aria-describedby={hintID} min={min} max={max} step={1} required={required} value={value ?? ""}
@@ -238,7 +238,7 @@ export const NumberField = ({ label, hint, value, set, min, max, required }: { l
   )} />
 );
 
-// Pages has the buttons below a table of which more rows exist.
+// Pages shows the buttons below a table that has more rows.
 export const Pages = ({ first, next, busy }: { first?: () => void; next?: () => void; busy?: boolean }) =>
   first || next ? (
     <p class="buttons">
@@ -247,7 +247,7 @@ export const Pages = ({ first, next, busy }: { first?: () => void; next?: () => 
     </p>
   ) : null;
 
-// Search is a field that reports what was typed after a pause.
+// Search is a field that reports its text after a pause in typing.
 export function Search({ label, value, set, hint }: { label: string; value: string; set: (s: string) => void; hint?: string }) {
   const [text, type] = useState(value);
   const id = useId();
@@ -264,8 +264,8 @@ export function Search({ label, value, set, hint }: { label: string; value: stri
   );
 }
 
-// Confirm is a button that asks before it does something that others notice. ready may keep it from asking, for example
-// because a form is not complete. about tells buttons of a table apart for screen readers.
+// Confirm is a button that asks for confirmation before an action that affects others. ready can prevent the question,
+// for example while a form is incomplete. about distinguishes the buttons of a table for screen readers.
 export function Confirm({ label, about, small, title, children, yes, act, ready, danger = true }: { label: string; about?: string; small?: boolean; title: string; children?: ComponentChildren; yes: string; act: () => Promise<unknown>; ready?: () => boolean; danger?: boolean }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
@@ -309,7 +309,7 @@ function stored(): Theme {
     const t = localStorage.getItem("loadstar-theme") as Theme;
     return themes.includes(t) ? t : "system";
   } catch {
-    return "system"; // storage is switched off
+    return "system"; // storage is disabled
   }
 }
 
@@ -332,7 +332,7 @@ export function ThemeSwitch() {
     try {
       localStorage.setItem("loadstar-theme", next);
     } catch {
-      // the choice lasts until the page is closed
+      // storage is disabled, so the choice lasts until the page is closed
     }
     set(next);
     apply(next);
@@ -350,7 +350,7 @@ export const Mark = () => (
   </svg>
 );
 
-// Frame is what all pages have around them. After a change of page the focus moves to the new one.
+// Frame is the part around the content of every page. After a change of page, the focus moves to the new page.
 export function Frame({ pages, here, user, children, below, page }: { pages: [string, string, string][]; here: string; user?: ComponentChildren; children: ComponentChildren; below?: ComponentChildren; page?: string }) {
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);

@@ -1,14 +1,15 @@
-// A real agent with generated readings, a gap, and a marker among them. It has joined the server and trains for it.
+// A real agent with generated readings, which include a gap and a marker. The agent has joined the server and trains
+// for it.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { dir, freePort, patience, run, server, start, until } from "./world.mjs";
 
 const day = 86400e3;
-const marker = 1313.1313; // kW: no meter of the generator comes near
+const marker = 1313.1313; // kW; no generated load is close to this value
 
 export const agent = {
   token: "an-agent-token-for-tests-only-0123456789",
-  // markers are texts that stand for readings and forecasts of the client.
+  // markers returns texts that represent readings and forecasts of the client.
   async markers() {
     const get = async (path) => (await fetch(`${this.url}v1/${path}`, { headers: { Authorization: `Bearer ${this.token}` } })).json();
     const forecast = await get(`forecasts/${this.client}`), readings = await get(`readings/${this.client}`);
@@ -49,7 +50,7 @@ export async function startAgent() {
   await agent.begin(false);
   const list = async () => (await fetch(`${agent.url}v1/clients`)).json();
   agent.client = (await until("clients", async () => (await list()).clients[0], patience)).client;
-  // A marker among the readings of yesterday, and a gap: a row with a higher revision and without a value removes one.
+  // Add a marker to yesterday's readings, and a gap. A row with a higher revision and no value removes a reading.
   const hour = Math.floor(Date.now() / 3600e3) * 3600e3;
   const rows = [];
   for (let i = 30; i < 36; i++) rows.push({ unique_id: agent.client, ds: new Date(hour - i * 3600e3).toISOString(), y: null, quality: "MISSING", revision: 1 });

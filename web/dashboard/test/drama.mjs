@@ -1,6 +1,7 @@
-// A scripted drama in a real fleet: things go wrong, and what pages, commands, API, metrics and log say within a minute is
-// compared with the truth. `make drama` runs it; ONLY=garbage,killed for some scenes, SHORT=1 for those that take seconds, and
-// BEFORE=1 with LOADSTAR_BIN for a binary of commit 7e11de1, to see which scenes it fails. The last line is the result.
+// A scripted drama in a real fleet. In each scene, something fails, and the script checks that pages, commands, API,
+// metrics and log report the truth within a minute. `make drama` runs it. ONLY=garbage,killed selects scenes, and
+// SHORT=1 selects those that take seconds. BEFORE=1 with LOADSTAR_BIN tests a binary of commit 7e11de1, to show which
+// scenes it fails. The last line of the output is the result.
 import { spawn, spawnSync } from "node:child_process";
 import { createServer } from "node:http";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
@@ -56,7 +57,7 @@ class Site {
     const r = await fetch(`${this.url}v1/readings`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(rows) });
     return { status: r.status, ...(await r.json()) };
   }
-  // usual returns the last hours of a client that are known.
+  // usual returns the last known hours of a client.
   async usual(client) {
     const r = await this.get(`readings/${client}`);
     return r.values.load.filter((x) => x != null);
@@ -66,7 +67,7 @@ class Site {
 const one = new Site("site-1", 11), two = new Site("site-2", 22);
 let page, runID;
 
-// says fails unless a text matches all patterns. It is asked again for a minute.
+// says requests a text until it matches all patterns, and fails after a minute.
 async function says(where, ask, ...patterns) {
   let text = "";
   try {
@@ -104,12 +105,12 @@ const hook = createServer((request, answer) => {
 });
 await new Promise((done) => hook.listen(0, "127.0.0.1", done));
 
-// skipped is thrown by a scene that cannot be played on this machine.
+// A scene that cannot run on this machine throws Skipped.
 class Skipped extends Error {}
 
-// --- The scenes. before says what a binary of commit 7e11de1 did on 2026-11-18: the scene "held" or "failed". The clock was "not played"
-// there, because its binary must be built with another package time. The disk failed only by what doctor says about addresses.
-// short marks scenes that take seconds.
+// --- The scenes. before is the result of a binary of commit 7e11de1 on 2026-11-18: the scene "held" or "failed". The
+// clock's scene was "not played" there, because it needs a binary that is built with another package time. The disk's
+// scene failed only because of what doctor reported about addresses. short marks scenes that take seconds.
 
 const scenes = {
   quiet: { short: true, before: "failed", what: "nothing is wrong, and everything says so", async play() {

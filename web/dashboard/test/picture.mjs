@@ -1,5 +1,5 @@
-// Takes the pictures of the README.
-// Usage: node test/picture.mjs dashboard FILE.webp
+// This script takes the pictures of the README and of docs/dashboard.md. Usage: node test/picture.mjs dashboard
+// FILE.webp
 //        node test/picture.mjs forecasts FILE.webp REPORT.html
 import { writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -47,7 +47,7 @@ async function forecasts(report) {
 const [name, file, ...rest] = process.argv.slice(2);
 try {
   const { context, png } = await { dashboard, forecasts }[name](...rest);
-  // The browser itself converts the picture, on a blank page that has no policy.
+  // The browser itself converts the picture, on a blank page, which has no content security policy.
   const blank = await context.newPage();
   const webp = await blank.evaluate(async (url) => {
     const image = new Image();

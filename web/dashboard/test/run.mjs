@@ -1,5 +1,5 @@
-// The tests of both pages, against a real server and a real agent, in Debian's Chromium. `make web-test` runs them;
-// SHORT=1 leaves out two of the four combinations of theme and width. LOADSTAR_SHOTS names the folder for screenshots.
+// The tests of both pages in Debian's Chromium, with a real server and a real agent. `make web-test` runs them. SHORT=1
+// omits two of the four combinations of theme and width. LOADSTAR_SHOTS names the folder for screenshots.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { agent, startAgent } from "./agent.mjs";
@@ -53,7 +53,7 @@ test("signs in by a link, once", async () => {
 });
 
 test("before an agent has joined, the pages say what to do", async () => {
-  // The main server has agents, so this one is fresh.
+  // The main server has agents, so this test starts another server.
   const port = await world.freePort();
   const fresh = world.start("serve", "--dir", "fresh", "--listen", "127.0.0.1:0", "--watch", "", "--web", `127.0.0.1:${port}`, "--log-level", "warn");
   const [, address] = await fresh.says(/agents and operators: (\S+)/);
@@ -192,7 +192,7 @@ test("too many viewers: the page asks by itself", async () => {
   const cookie = `${state.cookies[0].name}=${state.cookies[0].value}`;
   const stop = new AbortController();
   const ask = () => fetch(`${server.url}api/events?topics=fleet`, { headers: { Cookie: cookie }, signal: stop.signal });
-  const held = []; // open streams; unread bodies stay open
+  const held = []; // open streams; a stream stays open while its body is unread
   let full = 0;
   for (let i = 0; i < 300 && full === 0; i++) {
     const r = await ask();
@@ -231,7 +231,7 @@ test("a viewer looks and does not touch", async () => {
   await page.goto(`${server.url}#/runs/${run}`);
   await page.waitForSelector(".bar-wide");
   assert.equal(await page.locator("button:has-text('Stop the run')").count(), 0);
-  // No page has a button that acts, and the server refuses the calls behind them.
+  // No page has a button that changes anything, and the server refuses the calls of such buttons.
   for (const path of ["", "runs", `runs/${run}`, "models", "start", "tokens"]) {
     await page.goto(`${server.url}#/${path}`);
     await page.waitForSelector("h1");
@@ -248,7 +248,7 @@ test("a viewer looks and does not touch", async () => {
   await page.goto(`${server.url}#/people`);
   await page.waitForSelector("h1:has-text('Your sessions')");
   await check(page, "viewer's sessions");
-  // Sign out: the session is over, for events too.
+  // After signing out, the session is over, even for events.
   await page.click("text=Sign out");
   await page.waitForSelector("h1:has-text('Sign in')");
   await context.close();
@@ -265,7 +265,7 @@ test("an operator starts a run, goes back to a version, releases it and withdraw
   assert.match(await page.locator("select option").first().textContent(), /^day-ahead$/, "the plan that beginners need is first");
   assert.equal(await page.locator("button:has-text('Start the run')").count(), 0, "nothing starts that was not explained");
   await check(page, "start");
-  // A plan that no fleet can train is refused in the server's words.
+  // The page refuses a plan that no fleet can train, with the server's message.
   await page.selectOption("select", "own");
   await page.fill("textarea", "algorithm: pooled\n");
   await page.click("text=Explain");
@@ -356,7 +356,7 @@ test("an operator creates a join token with limits, an agent joins with its line
   assert.match(await page.evaluate(() => document.activeElement.className), /invitation/, "the token takes the focus");
   await check(page, "token");
   await shot(page, "server-token-light-1280");
-  // The line works as it stands, in a folder of its own.
+  // The displayed command works unchanged in a separate folder.
   world.write("joined.token", token);
   const [, address] = /^loadstar agent join (\S+) --token-file FILE$/.exec(line);
   world.run("agent", "join", address, "--token-file", "joined.token", "--dir", "joined");
@@ -424,7 +424,7 @@ test("a run with 10,000 clients", async () => {
   await page.setViewportSize(viewport(390));
   await shot(page, "server-large-light-390");
   await check(page, "large run on a phone");
-  // The operator stops it on the page.
+  // The operator stops the run on the page.
   await page.click("text=Stop the run");
   await page.click("dialog[open] .danger");
   await page.waitForSelector("text=stopped");
@@ -473,7 +473,7 @@ test("the agent's page shows the energies and the peak of its interface", async 
   const page = await context.newPage();
   await page.goto(`${agent.url}#/${agent.client}`);
   const rows = page.locator("[aria-label$='The next days'] tbody tr");
-  // shows reports whether a text has the numbers, in order, each rounded to the digits that it has there.
+  // shows reports whether a text contains the numbers in order, each rounded to the digits shown in the text.
   const shows = (text, numbers) => {
     const found = [...text.matchAll(/\d[\d,\u202f\u00a0]*(?:\.\d+)?/g)].map((m) => m[0].replace(/[^\d.]/g, ""));
     return found.length === numbers.length && found.every((x, i) => Math.abs(numbers[i]).toFixed((x.split(".")[1] ?? "").length) === x);
@@ -502,7 +502,7 @@ test("the agent audits its updates", async () => {
   await page.click("button:has-text('Audit')");
   await page.waitForSelector("text=/The audit runs|no update of this client/");
   await check(page, "an audit that runs");
-  // A real one takes minutes, so the page shows the answer in the agent's description of its interface.
+  // A real audit takes minutes, so the page shows the example in the agent's description of its interface.
   const described = (await (await fetch(`${agent.url}openapi.json`, { headers: { Authorization: `Bearer ${agent.token}` } })).json()).paths["/v1/audit/{client}"].get;
   await page.route("**/v1/audit/**", (r) => r.fulfill({ json: described.responses["200"].content["application/json"].example }));
   await page.reload();
@@ -558,7 +558,7 @@ test("no reading and no forecast of a client reaches the server's pages", async 
   assert.ok(markers.length > 5);
   const own = world.seen.filter((s) => s.url.startsWith(agent.url)).map((s) => s.text).join("\n");
   assert.ok(markers.some((m) => own.includes(m)), "the markers are on the agent's page, so the search can find them");
-  // What browsers got, and every call once more.
+  // Search what browsers have received, and the responses to every call.
   const cookie = `${state.cookies[0].name}=${state.cookies[0].value}`;
   const call = async (method, body = {}) => (await fetch(`${server.url}api/loadstar.v1.OperatorService/${method}`, { method: "POST", headers: { "Content-Type": "application/json", Cookie: cookie }, body: JSON.stringify(body) })).text();
   const answers = [];
@@ -574,7 +574,7 @@ test("no reading and no forecast of a client reaches the server's pages", async 
   try {
     for await (const b of events.body) text += Buffer.from(b);
   } catch {
-    // aborted
+    // the request was aborted
   }
   assert.match(text, /event: fleet/);
   answers.push({ url: "events", text });

@@ -1,5 +1,5 @@
-// Starts what the tests look at: a real server with its dashboard, simulated agents that keep it busy, a real agent with
-// readings, and a browser. Everything ends with the process.
+// This module starts the environment of the tests: a real server with its dashboard, simulated agents that keep the
+// server busy, a real agent with readings, and a browser. Everything ends with the process.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, connect } from "node:net";
@@ -16,11 +16,11 @@ for (const program of [binary, lab]) if (!existsSync(program)) throw new Error(`
 export const shots = resolve(process.env.LOADSTAR_SHOTS ?? join(tmpdir(), "loadstar-shots"));
 mkdirSync(shots, { recursive: true });
 export const dir = mkdtempSync(join(tmpdir(), "loadstar-web-"));
-export const patience = 1e3 * Number(process.env.PATIENCE ?? 60); // a busy machine takes its time
+export const patience = 1e3 * Number(process.env.PATIENCE ?? 60); // a busy machine is slow
 
 export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// until waits for a condition, and fails with what was wanted.
+// until waits for a condition. If the wait is too long, its error names the condition.
 export async function until(what, is, within = patience) {
   for (const end = Date.now() + within; ; await pause(100)) {
     let last;
@@ -36,10 +36,10 @@ export async function until(what, is, within = patience) {
 
 const children = new Set();
 
-// start runs loadstar until stop is called. out collects what it prints.
+// start runs loadstar until stop is called. out collects the output.
 export const start = (...args) => startAs(binary, {}, ...args);
 
-// startAs is start with another binary, and more variables of the environment.
+// startAs is like start, with another binary and additional environment variables.
 export function startAs(program, env, ...args) {
   const child = spawn(program, args, { cwd: dir, stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
   const p = { child, out: "", err: "", ended: new Promise((done) => child.on("exit", done)) };
@@ -65,7 +65,7 @@ export function run(...args) {
   return r.stdout.trim();
 }
 
-// write writes a file that commands find under its name.
+// write writes a file into the folder in which commands run.
 export const write = (name, text) => writeFileSync(join(dir, name), text);
 
 export function freePort() {
@@ -91,7 +91,7 @@ export const server = {
   operate(...args) {
     return run(...args, ...this.flags);
   },
-  // link makes a login link for the operator, or for a user whom it adds.
+  // link returns a login link for the operator, or for a user whom it adds.
   link(user, role) {
     if (user) {
       this.operate("user", "add", user, "--role", role);
@@ -140,7 +140,7 @@ export async function proxy(to) {
       broken = true;
       for (const a of open) a.destroy();
     },
-    // once cuts the open connections, and lets new ones through.
+    // once cuts the open connections, and accepts new ones.
     once() {
       for (const a of open) a.destroy();
     },
@@ -158,8 +158,8 @@ export async function proxy(to) {
 
 let browser;
 export const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-export const seen = []; // all that servers answered to browsers: { url, text }
-export const wrong = []; // what must not happen, with where it did
+export const seen = []; // all responses of servers to browsers: { url, text }
+export const wrong = []; // events that must not happen, with the place at which they happened
 
 export async function open(options = {}) {
   browser ??= await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
@@ -181,14 +181,14 @@ export async function open(options = {}) {
       try {
         seen.push({ url: r.url(), text: await r.text() });
       } catch {
-        // the page has gone on
+        // the page has been left
       }
     });
   });
   return context;
 }
 
-// signIn opens the dashboard in a context by a login link.
+// signIn opens the dashboard in a browser context with a login link.
 export async function signIn(context, link, base) {
   const page = await context.newPage();
   await page.goto(base ? link.replace(/^http:\/\/[^/]+\//, base) : link);
@@ -196,7 +196,7 @@ export async function signIn(context, link, base) {
   return page;
 }
 
-// check runs axe on a page, and checks what holds for all pages: nothing scrolls sideways, and buttons can be hit.
+// check runs axe on a page, and checks the rules for all pages: nothing scrolls sideways, and buttons are large enough.
 export async function check(page, name) {
   const problems = [];
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);

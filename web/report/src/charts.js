@@ -1,4 +1,5 @@
-// One function per kind of chart. It takes data and width, and returns elements.
+// There is one function for each kind of chart. It takes data and a width, and returns
+// elements.
 import * as Plot from "@observablehq/plot";
 import { fan } from "./fan.js";
 import { chart, grid, legend, logTicks, logX, logY, look, multiples, short } from "./parts.js";
@@ -25,7 +26,7 @@ function hover(rows) {
   ];
 }
 
-// lines: one line per method over hours, steps or rounds.
+// lines draws one line per method over hours, steps or rounds.
 function lines(d, width, {}) {
   const points = d.series.flatMap((s) => s.y.map((y, i) => ({ x: d.x[i], y, s })).filter((p) => p.y !== null));
   const sparse = d.x.length <= 40;
@@ -70,10 +71,10 @@ function extent(values) {
   return [Math.min(...some), Math.max(...some)];
 }
 
-// box: one row per method, with box, whiskers and one dot per client; or, if it is dense, one
-// row per building with its mean as the dot.
+// box draws one row per method, with a box, whiskers and one dot per client. If d.dense is set,
+// it draws one row per building, with the mean as the dot.
 function box(d, width, {}) {
-  // Many rows are thin, with the name beside the box instead of above it, and without dots
+  // In dense charts, the name is beside the box instead of above it, and there are no dots
   // below it.
   const row = d.dense ? 17 : 64;
   const half = d.dense ? 0.33 : 0.14;
@@ -118,8 +119,8 @@ function box(d, width, {}) {
   ];
 }
 
-// convergence: one chart per method with the distribution of the error over clients by
-// round. Few rounds are drawn as boxes, many as bands.
+// convergence draws one chart per method with the distribution of the error over clients by
+// round. It draws few rounds as boxes, and many as bands.
 function convergence(d, width, {}) {
   const ticks = logTicks(d.domain[0], d.domain[1], 6);
   return [
@@ -170,7 +171,7 @@ function convergence(d, width, {}) {
   ];
 }
 
-// cost: traffic and error of each method.
+// cost draws the traffic and the error of each method.
 function cost(d, width, {}) {
   const height = Math.min(400, Math.max(280, width * 0.55));
   const some = d.points.map((p) => p.x).filter((x) => x > 0);
@@ -196,8 +197,8 @@ function cost(d, width, {}) {
     Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
     Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
   ];
-  // Names are beside the dots. Overlapping names are moved down, and up again from the
-  // axis. If there are too many, a legend replaces them.
+  // Names are beside the dots. Overlapping names move down, and up again if they reach the
+  // axis. If there are too many names, a legend replaces them.
   const scales = chart(options(base));
   const x = scales.scale("x").apply;
   const y = scales.scale("y").apply;
@@ -222,7 +223,7 @@ function cost(d, width, {}) {
   return crowded ? [legend(d.points, { lines: false }), svg] : [svg];
 }
 
-// fleet: mean and standard deviation of each client's load.
+// fleet draws the mean and the standard deviation of each client's load.
 function fleet(d, width, {}) {
   const pad = (a) => [Math.min(...a) / 1.25, Math.max(...a) * 1.25];
   const dx = pad(d.x);
@@ -230,7 +231,7 @@ function fleet(d, width, {}) {
   const xt = logTicks(...dx, Math.max(3, Math.floor(width / 80)));
   const yt = logTicks(...dy, 6);
   const rows = d.x.map((x, i) => ({ x, y: d.y[i], name: d.names[i] }));
-  // Lines of constant ratio of standard deviation to mean, within the frame.
+  // Within the frame, the ratio of standard deviation to mean is constant along these lines.
   const rays = [1, 0.1]
     .map((r) => ({ r, a: Math.max(dx[0], dy[0] / r), b: Math.min(dx[1], dy[1] / r) }))
     .filter((l) => l.a < l.b);
@@ -255,7 +256,7 @@ function fleet(d, width, {}) {
   ];
 }
 
-// heat: one value per pair of settings. Stronger colours are lower values.
+// heat draws one value per pair of settings. Stronger colours mean lower values.
 function heat(d, width, {}) {
   const bins = 7;
   const all = d.values.flat().filter((v) => v !== null);

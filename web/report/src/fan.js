@@ -1,37 +1,38 @@
-// The chart of load and forecasts: the median, the best and the worst client first, any other
-// on request, with zoom and choice of dates. Times are shifted to the clock of the dataset
-// and drawn on a UTC scale, so that they read the same in every browser.
+// The chart of load and forecasts, with zoom and a choice of dates. It first shows the median,
+// the best and the worst client, and any other client on request. Times are shifted to the
+// dataset's clock and drawn on a UTC scale, so that every browser shows the same times.
 import * as Plot from "@observablehq/plot";
 import { chart, grid, short } from "./parts.js";
 
 const day = 86400;
 
-// clock returns functions between Unix seconds and dates of the dataset's clock.
+// clock returns functions that convert between Unix seconds and dates of the dataset's clock.
 function clock(offsets) {
   const at = (t) => offsets.findLast(([from]) => from <= t)?.[1] ?? offsets[0]?.[1] ?? 0;
   return {
     local: (t) => new Date((t + at(t)) * 1000),
-    // The offset at the wrong side of a change of the clock is off by an hour, which does
-    // not matter for the window of a chart.
+    // Near a clock change, the offset can be wrong by an hour, which does not matter for the
+    // window of a chart.
     unix: (date) => Math.round(+date / 1000) - at(Math.round(+date / 1000)),
   };
 }
 
-// span returns the first and the last time that any client has.
+// span returns the first and the last time of all clients.
 function span(d) {
   return [Math.min(...d.clients.map((c) => c.start)), Math.max(...d.clients.map((c) => c.start + c.y.length * d.interval))];
 }
 
 const isoDay = (date) => date.toISOString().slice(0, 10);
 
-// begin sets the state: the newest week, from midnight to midnight, in which the first client,
-// the median one, has nine tenths of its loads and forecasts; or else the week with the most.
+// beginFan sets the initial window: the newest week, from midnight to midnight, in which the
+// first (median) client has nine tenths of its loads and forecasts. If there is no such week,
+// it chooses the week with the most.
 export function beginFan(d, state) {
   const c = clock(d.offsets);
   const [from, to] = span(d);
   const { start, y } = d.clients[0];
   const f = d.methods[0].leads[0].f[0];
-  const known = [0]; // how many steps before each one have a load and a forecast
+  const known = [0]; // number of earlier steps with a load and a forecast, by step
   for (let k = 0; k < y.length; k++) known.push(known[k] + (y[k] !== null && f[k] !== null && f[k] !== undefined ? 1 : 0));
   const step = (t) => Math.max(0, Math.min(y.length, Math.ceil((t - start) / d.interval)));
   const length = Math.min(7 * day, to - from);
@@ -199,7 +200,7 @@ function brush(svg, x, state, d) {
     "pointerdown",
     (e) => {
       if (e.button !== 0) return;
-      e.stopImmediatePropagation(); // Plot would pin the tooltip
+      e.stopImmediatePropagation(); // otherwise, Plot would pin the tooltip
       start = at(e);
       svg.setPointerCapture?.(e.pointerId);
     },
@@ -233,7 +234,7 @@ function brush(svg, x, state, d) {
 
 const stamp = (t) => `${["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"][t.getUTCDay()]} ${t.toISOString().slice(0, 16).replace("T", " ")}`;
 
-// fan draws three charts, or first that of the chosen client.
+// fan draws three charts, the chosen client's first.
 export function fan(d, width, { state }) {
   const method = d.methods[state.method];
   const banded = Boolean(method.leads[state.lead].l);
@@ -258,7 +259,7 @@ export function fan(d, width, { state }) {
       y: { label: null, ticks: 4, nice: true, tickFormat: short },
       marks: [
         Plot.gridY({ ...grid, ticks: 4 }),
-        // An area is drawn for each stretch without a gap.
+        // Draw an area for each stretch without a gap.
         banded ? Plot.areaY(rows, { x: "t", y1: (r) => r.l ?? NaN, y2: (r) => r.h ?? NaN, fill: "var(--fore)", fillOpacity: 0.2, clip: true }) : null,
         Plot.line(rows, { x: "t", y: (r) => r.w ?? NaN, stroke: "var(--faint)", strokeDasharray: "1 3", strokeWidth: 1.4, clip: true }),
         d.base && d.base.name !== "naive-week" ? Plot.line(rows, { x: "t", y: (r) => r.b ?? NaN, stroke: "var(--base)", strokeDasharray: "6 3", strokeWidth: 1.3, clip: true }) : null,

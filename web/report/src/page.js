@@ -1,5 +1,5 @@
-// Draws the charts of the page. Every figure element has a kind and data, and is redrawn
-// when its width changes. Colours are CSS variables, so a change of theme needs no
+// This script draws the charts of the page. Every figure element has a kind and data, and is
+// redrawn when its width changes. Colours are CSS variables, so a change of theme needs no
 // redraw.
 import { kinds } from "./charts.js";
 import { beginFan, fanControls, fanTable } from "./fan.js";
@@ -40,7 +40,7 @@ function startFigure(figure, data) {
   const draw = (width) => {
     drawn = width;
     picture.replaceChildren(...kinds[kind](data, width, { state }));
-    // A label on a group has no meaning; the picture has one for all.
+    // Labels on groups have no meaning. The picture has one label for all.
     for (const g of picture.querySelectorAll("g[aria-label]")) {
       g.dataset.mark = g.getAttribute("aria-label");
       g.removeAttribute("aria-label");
@@ -54,8 +54,8 @@ function startFigure(figure, data) {
   }
   const tables = () => tableRows(figure.parentElement.querySelector(".beside"));
   figure.append(saveButtons(figure, kind === "fan" ? () => fanTable(data, state) : tables));
-  // On paper (A4 without margins), a chart has the whole width, or half of it beside a table
-  // or another chart.
+  // On paper (A4 without margins), a chart has the whole width, or half the width beside a
+  // table or another chart.
   addEventListener("beforeprint", () => draw(figure.parentElement.classList.contains("wide") ? 690 : 338));
   addEventListener("afterprint", () => draw(Math.floor(picture.clientWidth)));
   new ResizeObserver(([entry]) => {

@@ -7,7 +7,7 @@ const symbols = ["circle", "triangle", "square", "diamond", "cross", "star", "wy
 
 // look returns the style of a method. Styles never differ by colour alone.
 export function look(i) {
-  // Baselines: the strongest one, and last week's profile.
+  // The baselines are the strongest one and last week's profile.
   if (i === -2) return { colour: "var(--faint)", dash: "1 3", symbol: "times" };
   if (i < 0) return { colour: "var(--base)", dash: "6 3", symbol: "times" };
   return { colour: `var(--s${i % colours})`, dash: dashes[Math.floor(i / colours) % dashes.length], symbol: symbols[i % symbols.length] };
@@ -41,7 +41,7 @@ export function logTicks(lo, hi, n) {
   return [];
 }
 
-// chart is Plot.plot with the options that all charts share.
+// chart calls Plot.plot with the options that all charts share.
 export function chart({ marks, ...options }) {
   return Plot.plot({
     marginTop: 24,
@@ -55,7 +55,7 @@ export function chart({ marks, ...options }) {
 
 export const grid = { stroke: "var(--grid)", strokeOpacity: 1 };
 
-// logX and logY are axes that label every tick. Plot would omit labels.
+// logX and logY are axes that label every tick. Plot alone would omit labels.
 export const logX = (ticks, label) => Plot.axisX(ticks, { text: short, label, labelAnchor: "center" });
 export const logY = (ticks, label) => Plot.axisY(ticks, { text: short, label });
 

@@ -1,6 +1,6 @@
-// Saves a figure as an SVG file, and its numbers as a CSV file.
+// This script saves a figure as an SVG file, and the figure's numbers as a CSV file.
 
-// colours replaces the CSS variables in a text by their values, because a file has no style
+// colours replaces the CSS variables in a text with their values, because a file has no style
 // sheet.
 function colours(text) {
   const style = getComputedStyle(document.documentElement);
@@ -45,7 +45,7 @@ export function picture(figure) {
   );
 }
 
-// csv formats rows. A field that a spreadsheet would take for a formula gets an apostrophe.
+// csv formats rows. A field that a spreadsheet would treat as a formula gets an apostrophe.
 export function csv(rows) {
   const field = (v) => {
     if (v === null || v === undefined) return "";

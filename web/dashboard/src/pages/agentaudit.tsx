@@ -9,7 +9,7 @@ import { Empty, Failure, Section, Table, useTitle } from "../ui";
 const names: Record<string, string> = { profile: "Mean load by hour of the day", readings: "Single readings" };
 const title = (a: Attack) => `${names[a.name] ?? a.name}, from ${a.updates === 1 ? "the newest update" : `${a.updates} updates`}`;
 
-// AuditPage shows what the updates of a client reveal. The agent computes it; nothing leaves the machine.
+// AuditPage shows what a client's updates reveal. The agent computes the audit, and nothing leaves the machine.
 export function AuditPage({ name }: { name: string }) {
   useTitle(`Audit of ${name}`);
   const [audit, set] = useState<Audit>();

@@ -14,16 +14,17 @@ const sources: Record<string, string> = { model: "the client's own model", gener
 
 type Seen = { forecast?: Forecast; readings: Series; issued?: Series; scores: Score[]; quality?: Quality; from: number; anchor: number; lead: string };
 
-// optional turns "there is none yet" into undefined.
+// optional returns undefined if the agent responds that there is none yet.
 const optional = <T,>(p: Promise<T>): Promise<T | undefined> => p.catch((e) => { if (e.status === 404 || e.status === 422) return undefined; throw e; });
 
-// fetchAll fetches what the page shows. Without a chosen lead it takes the longest one at which the past was forecast, for at
-// least half of the steps that have a forecast at all: a model that reaches 24 h has next to nothing 24 h ahead.
+// fetchAll fetches what the page shows. If the user has not chosen a lead, it uses the longest lead at which at least
+// half of the past steps with any forecast were forecast, because a model that forecasts 24 h has hardly any forecasts
+// 24 h ahead.
 async function fetchAll(name: string, days: number, chosen: string, list: List): Promise<Seen> {
   const own = encodeURIComponent(name), step = seconds(list.step) || 900;
   const known = list.clients.find((c) => c.client === name);
   const forecast = await optional(get<Forecast>(`forecasts/${own}`));
-  // The chart is anchored at the newest load, not at this browser's clock: the agent's may differ.
+  // The newest load determines the end of the chart, because the browser's clock may differ from the agent's.
   const cutoff = forecast?.cutoff ?? known?.newest_reading;
   const anchor = cutoff ? Date.parse(cutoff) / 1000 : Math.floor(Date.now() / 1000 / step) * step;
   const from = Math.floor((anchor - days * 86400) / step) * step;
@@ -40,7 +41,7 @@ async function fetchAll(name: string, days: number, chosen: string, list: List):
 
 type Grid = { data: uPlot.AlignedData; source: (string | undefined)[]; gaps: [number, number][]; mean: number | null; known: number; week: number; step: number };
 
-// grid puts everything on the steps of the chart. What is missing stays null, so that a gap is drawn as a gap.
+// grid assigns all values to the steps of the chart. Missing values stay null, so that the chart shows a gap.
 function grid(s: Seen, step: number, zone: string): Grid {
   const times = s.forecast?.values.time ?? [];
   const end = times.length ? Date.parse(times.at(-1)!) / 1000 : s.anchor;
@@ -73,7 +74,7 @@ function grid(s: Seen, step: number, zone: string): Grid {
   }
   const known = Math.min(Math.round((s.anchor - s.from) / step), size);
   const gaps: [number, number][] = [];
-  // Before its first reading, nothing of a meter is missing.
+  // Steps before a meter's first reading are not missing.
   const begin = s.readings.values.time.findIndex((_t, i) => s.readings.values.load![i] != null);
   const first = begin < 0 ? known : Math.max(at(s.readings.values.time[begin]!), 0);
   for (let i = first; i < known; i++) {
@@ -106,7 +107,7 @@ function Known({ name, list, heard }: Props) {
   const [chosen, choose] = useState("");
   const known = list.clients.find((c) => c.client === name);
   const asked = useAsk(() => fetchAll(name, days, chosen, list), [name, days, chosen]);
-  // A new forecast or a new reading is a reason to fetch again; a tick of the clock is not.
+  // Fetch again after a new forecast or a new reading, not at every tick of the clock.
   const stamp = `${known?.cutoff} ${known?.newest_reading}`;
   const first = useRef(stamp);
   useEffect(() => {
@@ -170,7 +171,7 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
     scales: { y: { range: (_u, lo, hi) => [Math.min(0, lo), hi > lo ? hi * 1.06 : hi + 1] } },
     axes: [
       axis({
-        // Two lines only where there are two.
+        // Reserve two lines only if a label has two.
         size: (_u, texts) => (texts?.some((t) => t.includes("\n")) ? 40 : 24),
         space: 70,
         values: (_u, v) => v.map((t, i) => {
@@ -277,7 +278,8 @@ function Scores({ scores, days, mean }: { scores: Score[]; days: number; mean: n
   );
 }
 
-// Tomorrow shows the energies of days and the peak as the agent forecasts them: sums of the page's own would differ.
+// Tomorrow shows the agent's own forecasts of daily energies and of the peak, because sums that the page computes would
+// differ.
 function Tomorrow({ f, zone }: { f?: Forecast; zone: string }) {
   const range = (low: number | null, high: number | null) => (low == null || high == null ? none : `${load(low)} to ${load(high)}`);
   const peak = f?.peak;

@@ -6,7 +6,7 @@ import { Copy, Empty, Figures, Generated, Search, Section, State, Table, Time, u
 
 const most = 500;
 
-// Receiving says what has arrived of a meter that has no reading yet.
+// Receiving describes the messages of a meter that has no reading yet.
 export const Receiving = ({ of, zone }: { of: AgentClient; zone: string }) => {
   const r = of.receiving;
   if (!r) return <>{none}</>;

@@ -7,7 +7,7 @@ import { Empty, Failure, Pages, Search, Table, Time, useAsk, useTitle, Waiting }
 const page = 100;
 const most = 20_000; // events in an export
 
-// exported returns all events that fit, newest first, as CSV.
+// exported returns all matching events as CSV, newest first.
 async function exported(actor: string, action: string, progress: (k: number) => void): Promise<{ csv: string; whole: boolean }> {
   const rows: Event[] = [];
   for (let before = ""; rows.length < most; ) {

@@ -5,7 +5,7 @@ import { link } from "../router";
 import { agentState } from "./fleet";
 import { Ago, Confirm, Dots, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
-// Client shows what the server knows of a client. It has no readings to show.
+// Client shows what the server knows about a client. The server has no readings.
 export function Client({ name }: { name: string }) {
   useTitle(name);
   const { operate } = useViewer();

@@ -38,7 +38,7 @@ export function Data() {
   );
 }
 
-// Spark draws the clients with a problem by week. Its title says the numbers.
+// Spark draws the number of clients with a problem by week. The title lists the numbers.
 function Spark({ code, all, newest }: { code: string; all: Finding[]; newest: number }) {
   const by = new Map(all.filter((f) => f.code === code).map((f) => [n(f.day), n(f.clients)]));
   const values = Array.from({ length: weeks }, (_, i) => by.get(newest - 7 * (weeks - 1 - i)) ?? 0);

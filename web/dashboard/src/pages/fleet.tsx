@@ -92,15 +92,15 @@ function NoRun({ clients }: { clients: number }) {
   );
 }
 
-// useTick changes every half minute, when lists that no event carries are fetched again.
+// useTick changes every half minute, so that lists without events are fetched again.
 const useTick = () => Math.floor(useNow(5000) / 30e3);
 
 const skew = (a: Agent) => (a.skewMs == null ? none : Math.abs(n(a.skewMs)) < 50 ? "in step" : `${n(a.skewMs) > 0 ? "+" : "−"}${span(Math.abs(n(a.skewMs)))}`);
 
-// agentState is one word for an agent. Two machines with one identity matter more than silence.
+// agentState describes an agent in one word. Two machines with the same identity are more important than silence.
 export const agentState = (a: Agent): string => (a.revoked ? "revoked" : n(a.copied) ? "copied" : a.silent ? "silent while training" : a.quiet ? "quiet" : "here");
 
-// Agents lists the agents. It asks again when the number of those that are silent or quiet changes.
+// Agents lists the agents. It fetches the list again when the number of silent or quiet agents changes.
 function Agents({ query, changed }: { query: URLSearchParams; changed: string }) {
   const { operate } = useViewer();
   const [name, find] = useState("");

@@ -1,6 +1,6 @@
 import { Section, useTitle } from "../ui";
 
-// Leaves states what the protocol carries. It is not a measurement.
+// Leaves states what the protocol transmits. It does not measure anything.
 export function Leaves() {
   useTitle("What leaves a client");
   return (

@@ -3,8 +3,8 @@ import { login, type Info, type Whoami } from "../api";
 import { go } from "../router";
 import { Copy, Failure, useTitle } from "../ui";
 
-// Login uses the code of a link once. The code is in the fragment of the address, which browsers do not send to servers,
-// and is removed from the address bar first.
+// Login uses the code of a link once. The code is in the fragment of the address, which browsers do not send to
+// servers. Login first removes it from the address bar.
 export function Login({ info, who, code, ended, done }: { info: Info; who?: Whoami; code: string; ended: boolean; done: () => Promise<void> }) {
   useTitle("Sign in");
   const [secret, keep] = useState("");
@@ -28,7 +28,7 @@ export function Login({ info, who, code, ended, done }: { info: Info; who?: Whoa
     if (!code || used.current === code) return;
     used.current = code;
     go("#/login", true);
-    // Somebody who is signed in decides: a link from elsewhere must not change who they are unnoticed.
+    // A user who is signed in must confirm, because a foreign link must not change the user unnoticed.
     if (who) keep(code);
     else void enter(code);
   }, [code]);

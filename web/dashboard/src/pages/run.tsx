@@ -11,9 +11,9 @@ import { current, ended, merged, took } from "./runs";
 import { ReleaseVersion, Weights } from "./versions";
 
 const most = 1000; // rounds that the page fetches
-const squares = 1000; // clients of a round that are drawn one by one
+const squares = 1000; // maximum number of a round's clients that are drawn individually
 
-// merge adds the newest rounds to those that are known. It returns null if rounds between them are missing.
+// merge adds the newest rounds to the known ones. It returns null if rounds in between are missing.
 function merge(known: Map<number, Round>, newest: Round[]): Map<number, Round> | null {
   const incoming = newest.map((r) => n(r.round));
   const top = Math.max(-1, ...known.keys());
@@ -123,7 +123,7 @@ function travels(run: Run): string {
   return own > 0 ? `${run.partition} personal: ${count(shared)} of ${count(shared + own)} weights travel` : `all ${count(shared)} weights travel`;
 }
 
-// WaitsFor says who holds the round up, since when, until when, and what follows.
+// WaitsFor shows who delays the round, since when, until when, and what happens then.
 function WaitsFor({ what: w, now }: { what?: Waits; now: number }) {
   if (!w || n(w.silent) === 0) return null;
   const silent = (w.agents ?? []).filter((a) => a.silent);
@@ -183,7 +183,7 @@ function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
   );
 }
 
-// Loss draws the training loss. The server hides that of rounds with fewer than ten clients.
+// Loss draws the training loss. The server hides the loss of rounds with fewer than ten clients.
 function Loss({ rounds, hidden }: { rounds: Round[]; hidden: boolean }) {
   const data = useMemo<uPlot.AlignedData>(() => [rounds.map(no), rounds.map((r) => n(r.loss))], [rounds.length, rounds.at(-1)?.round]);
   const first = rounds[0], last = rounds.at(-1);
@@ -209,7 +209,8 @@ function Loss({ rounds, hidden }: { rounds: Round[]; hidden: boolean }) {
   );
 }
 
-// Who shows the open round: one square a client, or for large rounds a strip of squares that stand for many.
+// Who shows the open round, with one square for each client. For large rounds, it shows a strip of squares, each of
+// which represents many clients.
 function Who({ run, open }: { run: Run; open?: Round }) {
   const few = open !== undefined && n(open.asked) <= squares;
   const round = n(open?.round);
@@ -217,8 +218,8 @@ function Who({ run, open }: { run: Run; open?: Round }) {
   const live = useTopic(few ? `turns:${run.id}` : "", poll);
   const [table, show] = useState(false);
   if (!open) return <Section title="Who is in this round"><p class="note">No round is open.</p></Section>;
-  // All numbers of the round are those of the run's own event, as in the table of rounds. Squares come with another one, and if
-  // rounds are fast, most often for another round.
+  // All numbers of the round come from the run's own event, as in the table of rounds. The squares come with another
+  // event, which often describes another round if rounds are fast.
   const turns: Turn[] = few ? live?.turns ?? [] : [];
   const other = turns.length > 0 && n(turns[0]!.round) !== round ? `The squares show round ${count(n(turns[0]!.round) + 1)}.` : "";
   const asked = n(open.asked), done = n(open.counted);
@@ -250,7 +251,8 @@ function Who({ run, open }: { run: Run; open?: Round }) {
   );
 }
 
-// Strip draws a hundred squares. The server sends only counts of so large a round, so their order says nothing.
+// Strip draws a hundred squares. For such a large round, the server sends only counts, so the order of the squares has
+// no meaning.
 function Strip({ asked, counted }: { asked: number; counted: number }) {
   const parts = 100;
   const full = asked > 0 ? (parts * counted) / asked : 0;
@@ -289,7 +291,7 @@ function Rounds({ rounds, now }: { rounds: Round[]; now: number }) {
   );
 }
 
-// Announce tells screen readers when rounds end, at most once in 10 s.
+// Announce tells screen readers when rounds end, at most every 10 s.
 function Announce({ rounds }: { rounds: Round[] }) {
   const [text, say] = useState("");
   const last = useRef(Date.now());

@@ -7,7 +7,7 @@ import { Ago, Copy, Empty, Failure, Generated, State, Table, useAsk, useTitle, W
 
 export const ended = (r: Run): boolean => ["finished", "stopped", "failed"].includes(r.state ?? "");
 
-// current returns the number of the newest round, and merged the number of rounds that are over.
+// current returns the number of the newest round, and merged returns the number of rounds that are over.
 export const current = (r: Run): number => (r.weights ? Math.min(no(r), n(r.rounds)) : 0);
 export const merged = (r: Run): number => (r.state === "finished" ? n(r.rounds) : n(r.round));
 

@@ -5,10 +5,10 @@ import { count, n, several } from "../format";
 import { go, link } from "../router";
 import { Confirm, Empty, Failure, Field, NumberField, Section, useAsk, useTitle, Waiting } from "../ui";
 
-const own = "own"; // the choice of a plan that somebody writes
+const own = "own"; // the choice of a plan that the user writes
 const longest = 1 << 20; // bytes of a plan
 
-// Start chooses a plan, shows what the server says about it, and starts exactly the plan that was explained.
+// Start lets the user choose a plan, shows the server's explanation, and starts exactly the explained plan.
 export function Start() {
   useTitle("Start a run");
   const { operate } = useViewer();
@@ -29,7 +29,7 @@ export function Start() {
     if (explained) answer.current?.focus();
   }, [explained]);
 
-  // A change makes the explanation stale: nothing is started that was not explained.
+  // A change makes the explanation stale, so the user must request a new one before starting.
   const change = <T,>(set: (x: T) => void) => (x: T) => {
     explain(undefined);
     fail(undefined);

@@ -10,7 +10,7 @@ const hours = [["1 hour", 1], ["1 day", 24], ["30 days", 720], ["1 year", 8760]]
 
 type Created = { token: string; server: string; id: string; expires: number; says: string };
 
-// limits says in words what a token allows. The default of clients is that of the command line.
+// limits describes what a token allows. The default number of clients is the same as on the command line.
 const limits = (uses: number, clients: number, pattern: string): string =>
   `${several(uses, "agent")} with ${clients > 0 ? `up to ${several(clients, "client")} each` : "any number of clients each"}${pattern ? ` named ${pattern}` : ""}`;
 

@@ -23,8 +23,8 @@ export function ReleaseVersion({ run, version, small }: { run: Run; version: num
 
 const origin = (v: Version): string => (v.rolledBack ? `rolled back to version ${count(n(v.from))}` : n(v.version) === 0 ? "start" : "merge");
 
-// Weights shows a run's versions, and lets operators release one or go back to it. It does not refresh by itself, because
-// versions of a fast run would move while somebody reads them.
+// Weights shows a run's versions, and lets operators release a version or return to it. It does not refresh by itself,
+// because the versions of a fast run would move while a user reads them.
 export function Weights({ run }: { run: Run }) {
   const { operate } = useViewer();
   const begun = n(run.version) > 0;
