@@ -33,7 +33,7 @@ var floors = []floor{
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use, and the source of each step), `calibrate` (the width of intervals)"},
 	{"series", "readings, weather and `feature`s; `read` (files with a layout of their own), `table` (formats of tables), `recognize` (what the columns of a table are), `write`, `store` (an agent's readings), `source` (gets public data), `quality`, `synth` (generates data); from lower floors, the packages in `series` import only `internal`"},
 	{"internal", "small libraries, and what tests share (`testkit`)"},
-	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the glossary"},
+	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the runbooks"},
 }
 
 // sameFloor lists folders that are on the floor of the folder above them in floors.
@@ -84,7 +84,7 @@ var table = map[string]pkg{
 	"rig/cmd/loadstar-lab": {may: "cmd/loadstar/cli forecast lab/experiment lab/outlook nn/kernel rig/bench rig/bench/engine rig/bench/fleet rig/bench/simulate rig/bench/skill rig/paper series series/read series/source", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/cli":     {may: "fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent/command series"},
 

@@ -10,9 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"loadstar/docs"
-	"loadstar/internal/config"
 )
 
 // seeAlso is the annotation of a command that names related commands and pages.
@@ -31,7 +28,7 @@ var usualGroups = []struct {
 	title string
 	flags []string
 }{
-	{"Server", []string{"server", "operator", "context"}},
+	{"Server", []string{"server", "operator"}},
 	{"Log", []string{"log-format", "log-level"}},
 }
 
@@ -46,7 +43,7 @@ func setHelp(root *cobra.Command) {
 	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show the help of a command, or explain a term: help glossary WORD",
+		Short: "Show the help of a command",
 		Args:  cobra.ArbitraryArgs,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 			if found, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
@@ -59,9 +56,6 @@ func setHelp(root *cobra.Command) {
 			return words, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 && args[0] == "glossary" {
-				return Glossary(cmd.OutOrStdout(), strings.Join(args[1:], " "))
-			}
 			at := cmd.Root()
 			for _, name := range args {
 				i := slices.IndexFunc(at.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
@@ -183,46 +177,6 @@ func flags(w io.Writer, cmd *cobra.Command, width int) {
 			fmt.Fprintf(w, "%s:\n%s\n", title, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
 		}
 	}
-}
-
-// Glossary prints the terms of the glossary, or the meaning of one term.
-func Glossary(w io.Writer, word string) error {
-	var names []string
-	want := strings.ToLower(strings.TrimSpace(word))
-	var near [][2]string
-	for line := range strings.Lines(docs.Glossary) {
-		cells := strings.SplitN(strings.Trim(strings.TrimSpace(line), "|"), "|", 2)
-		name, ok := strings.CutPrefix(strings.TrimSpace(cells[0]), "**")
-		if !ok || len(cells) < 2 {
-			continue // not a row of the table
-		}
-		name = strings.ReplaceAll(name, "**", "")
-		meaning := strings.TrimSpace(cells[1])
-		names = append(names, name)
-		switch {
-		case want == "":
-			fmt.Fprintf(w, "%s\n%s\n", name, wrapText(meaning, Width(w), "    "))
-		case strings.ToLower(name) == want:
-			_, err := fmt.Fprintf(w, "%s: %s\n", name, meaning)
-			return err
-		case slices.Contains(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == ' ' || r == ',' }), want):
-			near = append(near, [2]string{name, meaning})
-		}
-	}
-	if want == "" {
-		return nil
-	}
-	for _, x := range near {
-		fmt.Fprintf(w, "%s: %s\n", x[0], x[1])
-	}
-	if len(near) > 0 {
-		return nil
-	}
-	hint := config.Suggest(word, names)
-	if !strings.HasPrefix(hint, "did you mean ") {
-		hint = "loadstar glossary lists all terms"
-	}
-	return fmt.Errorf("the glossary has no term %q; %s", word, hint)
 }
 
 // rowHead matches the first column of a row in a help text.

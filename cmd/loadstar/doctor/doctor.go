@@ -247,7 +247,7 @@ func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 func (x *examination) user(ctx context.Context) {
 	c, err := mtls.ReadFolder(x.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		x.Warn("operator", "start a server, or use --operator or a context", "there are no credentials in %s, so no server is checked", x.Operator)
+		x.Warn("operator", "start a server, or use --operator", "there are no credentials in %s, so no server is checked", x.Operator)
 		return
 	} else if err != nil {
 		x.Fail("operator", "get new credentials from an administrator", "%v", err)

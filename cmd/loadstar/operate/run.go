@@ -17,7 +17,7 @@ import (
 
 func newRun() *cobra.Command {
 	cmd := &cobra.Command{Use: "run", Short: "Start, watch and stop training runs"}
-	cmd.AddCommand(newRunStart(), newRunList(), newRunShow(), newRunWatch(), newRunCompare(), newRunTurns(), newRunVersions(), newRunRollback(), newRunStop(), newRunWeights())
+	cmd.AddCommand(newRunStart(), newRunList(), newRunShow(), newRunWatch(), newRunTurns(), newRunVersions(), newRunRollback(), newRunStop(), newRunWeights())
 	return cmd
 }
 
@@ -56,7 +56,6 @@ the run would wait, and starts nothing.`,
 	cmd.Flags().Int64Var(&o.wait, "wait-for", 0, "start when this number of clients is connected")
 	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	complete(cmd)
 	return cmd
 }
 
@@ -170,7 +169,6 @@ results that arrive later.`,
 		},
 	}
 	o.add(cmd.Flags())
-	complete(cmd)
 	return cmd
 }
 
@@ -193,7 +191,6 @@ run whose agents share one secret, the file is byte-identical to the file that
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().StringVarP(&o.out, "out", "o", "shared.safetensors", "file to write, or - for standard output")
-	complete(cmd)
 	return cmd
 }
 
