@@ -98,7 +98,7 @@ var table = map[string]pkg{
 	"server/sqlstore":    {may: "internal/backoff internal/disk internal/finding", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
 	"server/blob":        {may: "internal/disk", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/access":      {may: "internal/connlimit proto/loadstar/v1 server/directory server/pki", external: "connectrpc.com/connect github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
-	"server/web":         {may: "docs internal/connlimit internal/service internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/web":         {may: "docs internal/connlimit internal/service internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/examine":     {may: "internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
 	"server/keepers":     {may: "fed/mask fed/member internal/backoff internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/config":      {may: "internal/config server/keepers", external: "go.yaml.in/yaml/v3"},
