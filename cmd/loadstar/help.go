@@ -35,9 +35,9 @@ const fleetGroup = "A fleet:"
 // related contains the entries under "See also" in a command's help.
 var related = map[string]string{
 	"advise":         "loadstar compare, docs/how-to/advise.md",
-	"agent":          "loadstar doctor --agent, docs/agent.md",
+	"agent":          "loadstar agent check, docs/agent.md",
 	"agent join":     "loadstar token create, loadstar agent run",
-	"agent run":      "loadstar agent check, loadstar doctor --agent, docs/agent.md",
+	"agent run":      "loadstar agent check, docs/agent.md",
 	"backtest":       "loadstar forecast, docs/baselines.md",
 	"score":          "loadstar backtest, docs/how-to/score.md",
 	"backup":         "loadstar restore",

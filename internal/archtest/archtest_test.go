@@ -114,7 +114,7 @@ var table = map[string]pkg{
 	"agent/readings": {may: "internal/service internal/stateformat series series/openmeteo series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {may: "fed/policy internal/config series/openmeteo"},
-	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/service nn/kernel series series/openmeteo series/store"},
+	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/disk internal/finding internal/service nn/kernel series series/openmeteo series/store"},
 	"agent/live":     {may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/disk internal/service internal/textfmt internal/webui metric series/store"},
 
@@ -174,7 +174,7 @@ var table = map[string]pkg{
 
 	"internal/archtest":       {},
 	"cmd/loadstar/demo":       {may: "agent agent/command agent/config agent/identity agent/live agent/release fed/recipe fed/serve forecast forecast/issue internal/mtls internal/proc lab/sim nn/kernel proto/loadstar/v1 series series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
-	"cmd/loadstar/doctor":     {may: "agent/config agent/identity agent/mqtt internal/boltfile internal/disk internal/finding internal/mtls internal/service nn/kernel series/store"},
+	"cmd/loadstar/doctor":     {may: "internal/disk internal/finding internal/mtls internal/service nn/kernel"},
 	"internal/disk":           {may: "internal/finding", external: "golang.org/x/sys"},
 	"internal/finding":        {},
 	"internal/backoff":        {},
