@@ -3,10 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -100,7 +98,7 @@ func help(w io.Writer, cmd *cobra.Command) {
 		long = strings.TrimSpace(rest)
 	}
 	if long != "" && long != cmd.Short {
-		fmt.Fprintf(w, "%s\n\n", fit(long, width))
+		fmt.Fprintf(w, "%s\n\n", long)
 	}
 	commands(w, cmd)
 	flags(w, cmd, width)
@@ -177,60 +175,4 @@ func flags(w io.Writer, cmd *cobra.Command, width int) {
 			fmt.Fprintf(w, "%s:\n%s\n", title, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
 		}
 	}
-}
-
-// rowHead matches the first column of a row in a help text.
-var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
-
-// fit breaks lines that are wider than the terminal. It rewraps paragraphs of prose, and
-// preserves the columns of tables.
-func fit(text string, width int) string {
-	var all []string
-	for paragraph := range strings.SplitSeq(text, "\n\n") {
-		lines := strings.Split(paragraph, "\n")
-		wide := slices.ContainsFunc(lines, func(l string) bool { return utf8.RuneCountInString(l) > width })
-		rows := slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, " ") })
-		switch {
-		case wide && rows:
-			paragraph = fitRows(lines, width)
-		case wide:
-			paragraph = wrapText(paragraph, width, "")
-		}
-		all = append(all, paragraph)
-	}
-	return strings.Join(all, "\n\n")
-}
-
-// fitRows breaks each line that is too wide separately.
-func fitRows(lines []string, width int) string {
-	var all []string
-	for _, line := range lines {
-		if utf8.RuneCountInString(line) <= width {
-			all = append(all, line)
-			continue
-		}
-		head := rowHead.FindString(line)
-		indent := strings.Repeat(" ", len(head))
-		if head == "" {
-			indent = line[:len(line)-len(strings.TrimLeft(line, " "))]
-		}
-		all = append(all, head+strings.TrimPrefix(wrapText(line[len(head):], width, indent), indent))
-	}
-	return strings.Join(all, "\n")
-}
-
-// wrapText breaks a text into lines of at most the given width.
-func wrapText(text string, width int, indent string) string {
-	var lines []string
-	line := indent
-	for _, word := range strings.Fields(text) {
-		if len(line)+1+len(word) > width && strings.TrimSpace(line) != "" {
-			lines, line = append(lines, line), indent
-		}
-		if strings.TrimSpace(line) != "" {
-			line += " "
-		}
-		line += word
-	}
-	return strings.Join(append(lines, line), "\n")
 }
