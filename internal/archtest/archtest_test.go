@@ -85,7 +85,7 @@ var table = map[string]pkg{
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/cli":     {may: "fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
+	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service internal/textfmt keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent/command series"},
 
 	"server":             {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/operator server/pki server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
@@ -114,7 +114,7 @@ var table = map[string]pkg{
 	"agent/readings": {may: "internal/service internal/stateformat series series/openmeteo series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {may: "fed/policy internal/config series/openmeteo"},
-	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/disk internal/finding internal/service nn/kernel series series/openmeteo series/store"},
+	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/disk internal/finding internal/service internal/textfmt nn/kernel series series/openmeteo series/store"},
 	"agent/live":     {may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/disk internal/service internal/textfmt internal/webui metric series/store"},
 

@@ -203,8 +203,7 @@ func noted(f *os.File) (all []Port) {
 	return all
 }
 
-// watch asks the running server whether it is ready, and how many results are waiting. Only
-// the server can report on its embedded queue.
+// watch asks the running server whether it is ready, and how many results are waiting.
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
