@@ -250,10 +250,10 @@ package-test: ## Install the packages in a minimal Debian, run the services, upg
 	cd tools && go test ./package
 	tools/package-test.sh
 
-.PHONY: site
-site: ## Write the documentation as web pages into dist/site; fails on dead links
-	cd tools && go test ./site
-	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
+.PHONY: dead-links
+dead-links: ## Fail if a link or an anchor in the documentation is dead
+	cd tools && go test ./links
+	cd tools && go run ./links -root ..
 
 .PHONY: python-test
 python-test: build ## Build the wheel, install it in a clean environment, run its tests and its notebook, and compare ONNX models with our forecasts; needs python3-venv, python3-pandas, python3-nbclient, python3-ipykernel, python3-onnx and npm

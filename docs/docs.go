@@ -1,12 +1,7 @@
-// Package docs has the pages that the command line and the dashboard show.
+// Package docs has the pages that the dashboard shows.
 package docs
 
 import _ "embed"
-
-// Glossary is the page with the terms that users meet.
-//
-//go:embed glossary.md
-var Glossary string
 
 // Runbooks explains what to do about faults, and Alerts what to do about the other alerts.
 //

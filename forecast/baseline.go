@@ -99,7 +99,7 @@ var baselines = []namedBaseline{
 	{"rolling-median", "the median at the same clock time over the last 28 days, or those of the same type", func() Baseline { return &rolling{center: median} }},
 	{"rolling-mean", "the mean at the same clock time over the last 28 days, or those of the same type", func() Baseline { return &rolling{center: mean} }},
 	{"ridge", "linear regression on the last 12 loads, calendar and weather", func() Baseline { return &Ridge{} }},
-	{"ridge-rich", "linear regression on the last 24 loads, those 2, 3 and 7 days before, calendar and weather", func() Baseline { return &Ridge{Rich: true} }},
+	{"ridge-rich", "linear regression on 24 loads, those 2, 3 and 7 days before, calendar and weather", func() Baseline { return &Ridge{Rich: true} }},
 }
 
 // Baselines returns the available baselines.

@@ -501,7 +501,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, ope
 	s.waits = o.Waits
 	if page != nil {
 		group.Go(func() error {
-			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry, AddressRate: s.AddressRate, Limited: s.limited})
+			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, AddressRate: s.AddressRate, Limited: s.limited})
 		})
 	}
 	group.Go(func() error { return g.Run(ctx) })

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"loadstar/agent/audit"
 	"loadstar/agent/config"
 	"loadstar/agent/identity"
+	"loadstar/internal/textfmt"
 	"loadstar/nn/kernel"
 )
 
@@ -172,27 +171,8 @@ truth:
 		if n := len(a.Labels); n > 0 {
 			span = a.Labels[0] + " to " + a.Labels[n-1]
 		}
-		fmt.Fprintf(w, "\n%s, %s\n  truth        %s\n  guess        %s\n  with secret  %s\n", attackNames[a.Name], span, curve(a.Truth), curve(a.Guess.Load), curve(a.Known.Load))
+		fmt.Fprintf(w, "\n%s, %s\n  truth        %s\n  guess        %s\n  with secret  %s\n", attackNames[a.Name], span, textfmt.Sparkline(a.Truth, 0), textfmt.Sparkline(a.Guess.Load, 0), textfmt.Sparkline(a.Known.Load, 0))
 	}
 	_, err := fmt.Fprintf(w, "\nThis is not a proof: a server that chooses plan and weights can learn more. See\ndocs/privacy.md. None of this leaves the machine, which stores %.1f MB of weights\nfor audits.\n", float64(r.Stored)/1e6)
 	return err
-}
-
-// curve draws values as bars from the lowest to the highest.
-func curve(values []float64) string {
-	const bars = "▁▂▃▄▅▆▇█"
-	levels := []rune(bars)
-	low, high := math.Inf(1), math.Inf(-1)
-	for _, v := range values {
-		low, high = min(low, v), max(high, v)
-	}
-	var b strings.Builder
-	for _, v := range values {
-		at := 0
-		if high > low {
-			at = int((v - low) / (high - low) * float64(len(levels)-1))
-		}
-		b.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // another program at the agent's address may send any value
-	}
-	return b.String()
 }

@@ -18,12 +18,18 @@ import (
 	"loadstar/agent/mqtt"
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
+	"loadstar/internal/disk"
+	"loadstar/internal/finding"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
 
 // callTime is how long a command waits for a broker, a server or a running agent.
 const callTime = 15 * time.Second
+
+// certificateWarning is the remaining validity below which the check warns. A running agent
+// renews its certificate earlier.
+const certificateWarning = 48 * time.Hour
 
 // Check validates the configuration, opens the model, and connects to the broker, the server
 // and the weather service. It prints what the agent would do and whether it would train the
@@ -57,6 +63,23 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 		say("%s: ok", what)
 	}
 	ok("clock", clock())
+	report := func(found finding.List) {
+		for _, f := range found {
+			switch f.Level {
+			case finding.OK:
+				say("%s: %s", f.Check, f.Text)
+			case finding.Warn:
+				say("%s: warning: %s; %s", f.Check, f.Text, f.Do)
+			default:
+				problems = append(problems, fmt.Errorf("%s: %s; %s", f.Check, f.Text, f.Do))
+			}
+		}
+	}
+	if _, err := os.Stat(c.Dir); err == nil {
+		var found finding.List
+		disk.Room(&found, "disk", c.Dir)
+		report(found)
+	}
 	if c.History != "" {
 		ok("history "+c.History, checkHistory(c))
 	}
@@ -76,7 +99,7 @@ func Check(ctx context.Context, o Options, plans ...string) error {
 	if c.HTTP.Listen != "" {
 		ok("http "+c.HTTP.Listen, checkListen(c.HTTP.Listen))
 	}
-	checkServer(ctx, c, say, ok)
+	checkServer(ctx, c, say, ok, report)
 	if c.Server != config.ServerNone {
 		say("policy: %s", c.Policy)
 	}
@@ -180,7 +203,9 @@ func checkListen(address string) error {
 	return err
 }
 
-func checkServer(ctx context.Context, c *config.Config, say func(string, ...any), ok func(string, error)) {
+// checkServer calls the agent's server. It also checks the agent's certificate, and compares this
+// machine's clock with the server's.
+func checkServer(ctx context.Context, c *config.Config, say func(string, ...any), ok func(string, error), report func(finding.List)) {
 	if c.Server == config.ServerNone {
 		say("server: none")
 		return
@@ -194,6 +219,8 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 		ok("server", err)
 		return
 	}
+	var found finding.List
+	found.Validity("agent's certificate", time.Time{}, i.Expires(), certificateWarning, "start the agent, which renews it, and check that it reaches its server; if it has expired, join again with a new token")
 	call, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	r, err := http.NewRequestWithContext(call, http.MethodGet, i.Server(), nil)
@@ -201,11 +228,18 @@ func checkServer(ctx context.Context, c *config.Config, say func(string, ...any)
 		ok("server "+i.Server(), err)
 		return
 	}
+	asked := time.Now()
 	answer, err := i.HTTPClient().Do(r)
 	if err == nil {
+		took := time.Since(asked)
+		if theirs, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+			// The header contains whole seconds, so half a second is added to it.
+			found.Clock("clock and the server", asked.Add(took/2).Sub(theirs.Add(500*time.Millisecond)), "the server's")
+		}
 		err = answer.Body.Close()
 	}
 	ok("server "+i.Server(), err)
+	report(found)
 }
 
 // Discover listens to a broker for some time, and prints the topics that look like meters, with

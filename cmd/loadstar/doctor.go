@@ -20,35 +20,33 @@ type doctorOptions struct {
 	c       doctor.Config
 	given   serverSource
 	asJSON  bool
-	resolve func() (server, operator string, err error)
+	resolve func() (server, operator string)
 }
 
 func newDoctor() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, a server and its stores, or an agent, and give advice",
-		Long: `Check the common problems of a server or an agent: time zones, the clock
-compared with the server's and the database's, certificates and their remaining
-days, ports, the folder and its users, the broker, the newest readings and the
-kernel set. For a server, the command also checks the disks (free space, number
-of files, read-only mounts, type of file system), the database (settings,
-schema, damage), waiting results, the blobs, the backups, and the agents.
+		Short: "Check this machine, a server and its stores, and give advice",
+		Long: `Check the common problems of a server: time zones, the clock compared with the
+server's and the database's, certificates and their remaining days, ports, the
+folder and its users, the kernel set, the disks (free space, number of files,
+read-only mounts, type of file system), the database (settings, schema, damage),
+waiting results, the blobs, the backups, and the agents. 'loadstar agent check'
+checks an agent.
 
 Each line of the output is OK, WARN or FAIL, with advice. The command works
 while the server runs and while it is stopped. It writes and deletes test files
 and test blobs, but changes nothing else. The exit code is 3 if a check failed.
 
-Without --agent, the command checks the server of the current context, the
-server's folder, and the stores and addresses in the server's configuration. It
-reads this configuration in the same way as 'loadstar serve'. With --agent, it
-checks the agent with the given configuration.`,
-		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --set store.database=postgres://…",
+The command checks the server of --server, the server's folder, and the stores
+and addresses in the server's configuration. It reads this configuration in the
+same way as 'loadstar serve'.`,
+		Example: "  loadstar doctor\n  loadstar doctor --dir DIR --set store.database=postgres://…",
 		Args:    cobra.NoArgs,
 		RunE:    o.run,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.c.Agent, "agent", "", "check the agent with this configuration `file`")
 	o.given.add(f)
 	f.BoolVar(&o.asJSON, "json", false, "print JSON")
 	o.resolve = operate.ServerFlags(f)
@@ -56,16 +54,13 @@ checks the agent with the given configuration.`,
 }
 
 func (o *doctorOptions) run(cmd *cobra.Command, _ []string) error {
-	var err error
-	if o.c.Server, o.c.Operator, err = o.resolve(); err != nil {
-		return err
-	}
+	o.c.Server, o.c.Operator = o.resolve()
 	from, err := o.given.read(cmd.Flags())
 	if err != nil {
 		return err
 	}
 	s := serverConfig(from)
-	o.c.Dir, o.c.Version = from.Dir, version
+	o.c.Dir = from.Dir
 	o.c.Ports = []doctor.Port{{Key: "listen", Address: s.Listen}, {Key: "operators", Address: s.Operators}, {Key: "watch", Address: s.Watch}, {Key: "web.listen", Address: from.Web.Listen}}
 	o.c.Stores = func(ctx context.Context) finding.List { return server.Examine(ctx, s) }
 	found := doctor.Run(cmd.Context(), o.c)

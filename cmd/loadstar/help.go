@@ -27,7 +27,7 @@ var groups = []struct {
 	{"Start here:", "demo doctor"},
 	{"Data and training on this machine:", "data plan model simulate tune advise backtest score compare report forecast"},
 	{fleetGroup, ""},
-	{cli.OtherCommands, "completion glossary help version"},
+	{cli.OtherCommands, "completion help version"},
 }
 
 const fleetGroup = "A fleet:"
@@ -35,15 +35,14 @@ const fleetGroup = "A fleet:"
 // related contains the entries under "See also" in a command's help.
 var related = map[string]string{
 	"advise":         "loadstar compare, docs/how-to/advise.md",
-	"agent":          "loadstar doctor --agent, docs/agent.md",
+	"agent":          "loadstar agent check, docs/agent.md",
 	"agent join":     "loadstar token create, loadstar agent run",
-	"agent run":      "loadstar agent check, loadstar doctor --agent, docs/agent.md",
+	"agent run":      "loadstar agent check, docs/agent.md",
 	"backtest":       "loadstar forecast, docs/baselines.md",
 	"score":          "loadstar backtest, docs/how-to/score.md",
 	"backup":         "loadstar restore",
 	"client":         "loadstar run, docs/how-to/operate.md",
 	"compare":        "loadstar report, loadstar simulate",
-	"context":        "docs/how-to/operate.md",
 	"data":           "docs/data.md",
 	"data check":     "docs/data.md",
 	"data init":      "loadstar data check, docs/data.md",
@@ -52,11 +51,10 @@ var related = map[string]string{
 	"release":        "loadstar run, docs/how-to/release.md",
 	"release create": "loadstar release show, loadstar release withdraw",
 	"plan":           "docs/plans.md",
-	"plan diff":      "loadstar run compare",
 	"report":         "loadstar compare",
 	"restore":        "loadstar backup, loadstar serve",
 	"run":            "loadstar release create, docs/how-to/operate.md",
-	"run show":       "loadstar run watch, loadstar run compare",
+	"run show":       "loadstar run watch, loadstar plan diff",
 	"run start":      "loadstar run watch, loadstar plan explain",
 	"run watch":      "loadstar run show, loadstar release create",
 	"serve":          "loadstar token create, loadstar doctor, docs/how-to/operate.md",
@@ -92,17 +90,5 @@ func arrange(root *cobra.Command) {
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		_, err := fmt.Fprint(cmd.OutOrStdout(), start)
 		return err
-	}
-}
-
-func newGlossary() *cobra.Command {
-	return &cobra.Command{
-		Use:     "glossary [WORD]",
-		Short:   "Explain a term of Loadstar",
-		Example: "  loadstar glossary cohort",
-		Args:    cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return cli.Glossary(cmd.OutOrStdout(), strings.Join(args, " "))
-		},
 	}
 }

@@ -36,7 +36,7 @@ them.`,
 		Version: version,
 	}
 	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newScore(), newModel(), newPlan(), newSimulate(), newTune(), newAdvise(), newCompare(), newReport(),
-		newServe(), operate.KeeperCommand(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(), newGlossary(),
+		newServe(), operate.KeeperCommand(), newAgent(), newBackup(), newRestore(), newDoctor(), newVersion(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
 	arrange(root)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -19,138 +21,65 @@ func newModel() *cobra.Command {
 }
 
 func newModelList() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "List the models",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			type row struct {
-				Name       string `json:"name"`
-				Parameters int    `json:"parameters"`
-				Summary    string `json:"summary"`
-			}
-			var rows []row
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "MODEL\tPARAMETERS\tARCHITECTURE")
 			for _, s := range forecast.Models() {
 				m, err := forecast.New(s.Name, forecast.Shape{})
 				if err != nil {
 					return err
 				}
-				rows = append(rows, row{s.Name, m.Net().Weights(), s.About})
-			}
-			if asJSON {
-				return cli.PrintJSON(cmd.OutOrStdout(), rows)
-			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "MODEL\tPARAMETERS\tARCHITECTURE")
-			for _, r := range rows {
-				fmt.Fprintf(t, "%s\t%d\t%s\n", r.Name, r.Parameters, r.Summary)
+				fmt.Fprintf(t, "%s\t%d\t%s\n", s.Name, m.Net().Weights(), s.About)
 			}
 			return t.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-// modelShowOptions are the flags of the command.
-type modelShowOptions struct {
-	asJSON bool
-	shape  forecast.Shape
 }
 
 func newModelShow() *cobra.Command {
-	var o modelShowOptions
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show a model's layers and partitions",
 		Long: `Show a model's layers, and the number of shared and personal parameters in each
-named partition. Without flags, the model has the shape from its paper. The
-model dense reads rows of features instead of windows. By default, these are the
-features for a forecast of the next step with weather.`,
-		Example: "  loadstar model show bose2023 --inputs 5",
+named partition. The model has the shape from its paper. The model dense reads
+rows of features instead of windows. It has the features of a forecast one step
+ahead with weather.`,
+		Example: "  loadstar model show bose2023",
 		Args:    cobra.ExactArgs(1),
-		RunE:    o.run,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := forecast.New(args[0], forecast.Shape{})
+			if err != nil {
+				return cli.Usage(err) // the name is an argument
+			}
+			return printModel(cmd.OutOrStdout(), m)
+		},
 	}
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	cmd.Flags().IntVar(&o.shape.Lookback, "lookback", 0, "steps per window (default as in the paper)")
-	cmd.Flags().IntVar(&o.shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
-	cmd.Flags().IntVar(&o.shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
-	return cmd
 }
 
-func (o *modelShowOptions) run(cmd *cobra.Command, args []string) error {
-	m, err := forecast.New(args[0], o.shape)
-	if err != nil {
-		return cli.Usage(err) // the name and the shape are arguments
+func printModel(w io.Writer, m *forecast.Model) error {
+	net := m.Net()
+	reads := fmt.Sprintf("windows of %s by %s", cli.Count(net.Lookback(), "step"), cli.Count(net.Inputs(), "input"))
+	if paper, _ := forecast.DefaultsOf(m.Name()); paper.Rows {
+		reads = "rows of " + cli.Count(net.Inputs(), "feature")
 	}
-	paper, _ := forecast.DefaultsOf(m.Name())
-	if paper.Rows && cmd.Flags().Changed("lookback") {
-		return cli.Usagef("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name())
-	}
-	type tensor struct {
-		Name  string `json:"name"`
-		Shape []int  `json:"shape"`
-	}
-	type layer struct {
-		Name       string   `json:"name"`
-		Parameters int      `json:"parameters"`
-		Tensors    []tensor `json:"tensors"`
-	}
-	type partition struct {
-		Name     string `json:"name"`
-		Shared   int    `json:"shared"`
-		Personal int    `json:"personal"`
-	}
-	out := struct {
-		Name       string      `json:"name"`
-		Lookback   int         `json:"lookback"`
-		Inputs     int         `json:"inputs"`
-		Outputs    int         `json:"outputs"`
-		Parameters int         `json:"parameters"`
-		Layers     []layer     `json:"layers"`
-		Partitions []partition `json:"partitions"`
-	}{
-		Name: m.Name(), Lookback: m.Net().Lookback(), Inputs: m.Net().Inputs(),
-		Outputs: m.Net().Outputs(), Parameters: m.Net().Weights(),
-	}
-	for _, l := range m.Net().Layers() {
-		row := layer{Name: l.Name, Parameters: l.Len()}
-		for _, t := range l.Tensors {
-			row.Tensors = append(row.Tensors, tensor{t.Name, t.Shape})
-		}
-		out.Layers = append(out.Layers, row)
-	}
-	for _, name := range forecast.Partitions() {
-		p, err := m.Partition(name)
-		if err != nil {
-			continue // skip partitions that the model does not have
-		}
-		out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
-	}
-	if o.asJSON {
-		return cli.PrintJSON(cmd.OutOrStdout(), out)
-	}
-	w := cmd.OutOrStdout()
-	reads := fmt.Sprintf("windows of %s by %s", cli.Count(out.Lookback, "step"), cli.Count(out.Inputs, "input"))
-	if paper.Rows {
-		reads = "rows of " + cli.Count(out.Inputs, "feature")
-	}
-	fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, cli.Count(out.Outputs, "output"))
+	fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", m.Name(), net.Weights(), reads, cli.Count(net.Outputs(), "output"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
-	for _, l := range out.Layers {
-		fmt.Fprintf(t, "%s\t%d\t", l.Name, l.Parameters)
-		for i, x := range l.Tensors {
-			if i > 0 {
-				fmt.Fprint(t, ", ")
-			}
-			fmt.Fprintf(t, "%s %v", x.Name, x.Shape)
+	for _, l := range net.Layers() {
+		var tensors []string
+		for _, x := range l.Tensors {
+			tensors = append(tensors, fmt.Sprintf("%s %v", x.Name, x.Shape))
 		}
-		fmt.Fprintln(t)
+		fmt.Fprintf(t, "%s\t%d\t%s\n", l.Name, l.Len(), strings.Join(tensors, ", "))
 	}
 	fmt.Fprintln(t, "\nPARTITION\tSHARED\tPERSONAL")
-	for _, p := range out.Partitions {
-		fmt.Fprintf(t, "%s\t%d\t%d\n", p.Name, p.Shared, p.Personal)
+	for _, name := range forecast.Partitions() {
+		if p, err := m.Partition(name); err == nil { // skip partitions that the model does not have
+			fmt.Fprintf(t, "%s\t%d\t%d\n", name, p.SharedLen(), p.PersonalLen())
+		}
 	}
 	return t.Flush()
 }

@@ -33,7 +33,7 @@ var floors = []floor{
 	{"forecast", "models, partitions, scoring, baselines; `issue` (forecasts that people use, and the source of each step), `calibrate` (the width of intervals)"},
 	{"series", "readings, weather and `feature`s; `read` (files with their own layout), `table` (formats of tables), `recognize` (finds out what a table's columns contain), `write`, `store` (an agent's readings), `source` (gets public data), `quality`, `synth` (generates data); from lower floors, the packages in `series` import only `internal`"},
 	{"internal", "small libraries, and what tests share (`testkit`)"},
-	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the glossary"},
+	{"metric nn proto plans docs", "metrics, the training engine, the wire protocol, an example for every algorithm, the runbooks"},
 }
 
 // sameFloor lists folders that are on the floor of the folder above them in floors.
@@ -85,8 +85,8 @@ var table = map[string]pkg{
 	"rig/cmd/loadstar-lab": {may: "cmd/loadstar/cli forecast lab/experiment lab/outlook nn/kernel rig/bench rig/bench/engine rig/bench/fleet rig/bench/simulate rig/bench/skill rig/paper series series/read series/source", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 
 	"cmd/loadstar":         {may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/cli":     {may: "docs fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
+	"cmd/loadstar/cli":     {may: "fed fed/recipe internal/config internal/textfmt lab/sim series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/operate": {may: "cmd/loadstar/cli fed/recipe fed/round internal/config internal/disk internal/mtls internal/protocol internal/service internal/textfmt keeper proto/loadstar/v1 server/pki", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3 golang.org/x/sync google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {may: "agent/command series"},
 
 	"server":             {may: "fed internal/backoff internal/connlimit internal/disk internal/finding internal/service proto/loadstar/v1 server/access server/blob server/coordinator server/directory server/examine server/gateway server/keepers server/ledger server/operator server/pki server/sqlstore server/terms server/web", external: "connectrpc.com/connect github.com/prometheus/client_golang golang.org/x/sync"},
@@ -99,7 +99,7 @@ var table = map[string]pkg{
 	"server/sqlstore":    {may: "internal/backoff internal/disk internal/finding", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
 	"server/blob":        {may: "internal/disk", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/access":      {may: "internal/connlimit proto/loadstar/v1 server/directory server/pki", external: "connectrpc.com/connect github.com/hashicorp/golang-lru github.com/prometheus/client_golang golang.org/x/time"},
-	"server/web":         {may: "docs internal/connlimit internal/service internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/web":         {may: "docs internal/connlimit internal/service internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/examine":     {may: "internal/backoff internal/disk internal/finding internal/mtls server/blob server/ledger server/pki", external: "github.com/prometheus/client_golang"},
 	"server/keepers":     {may: "fed/mask fed/member internal/backoff internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/config":      {may: "internal/config server/keepers", external: "go.yaml.in/yaml/v3"},
@@ -115,7 +115,7 @@ var table = map[string]pkg{
 	"agent/readings": {may: "internal/service internal/stateformat series series/openmeteo series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {may: "fed/policy internal/config series/openmeteo"},
-	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/service nn/kernel series series/openmeteo series/store"},
+	"agent/command":  {may: "agent agent/api agent/audit agent/config agent/identity agent/live agent/mqtt agent/readings fed/policy fed/recipe fed/serve forecast/issue internal/backoff internal/boltfile internal/disk internal/finding internal/service internal/textfmt nn/kernel series series/openmeteo series/store"},
 	"agent/live":     {may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {may: "agent/audit agent/live agent/readings forecast/issue internal/connlimit internal/disk internal/service internal/textfmt internal/webui metric series/store"},
 
@@ -175,7 +175,7 @@ var table = map[string]pkg{
 
 	"internal/archtest":       {},
 	"cmd/loadstar/demo":       {may: "agent agent/command agent/config agent/identity agent/live agent/release fed/recipe fed/serve forecast forecast/issue internal/mtls internal/proc lab/sim nn/kernel proto/loadstar/v1 series series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
-	"cmd/loadstar/doctor":     {may: "agent/config agent/identity agent/mqtt internal/boltfile internal/disk internal/finding internal/mtls internal/service nn/kernel series/store"},
+	"cmd/loadstar/doctor":     {may: "internal/disk internal/finding internal/mtls internal/service nn/kernel"},
 	"internal/disk":           {may: "internal/finding", external: "golang.org/x/sys"},
 	"internal/finding":        {},
 	"internal/backoff":        {},

@@ -1,8 +1,9 @@
-// Package textfmt formats counts, labels and CSV fields for people.
+// Package textfmt formats counts, labels, CSV fields and lines of blocks for people.
 package textfmt
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -51,4 +52,45 @@ func Plain(cell string) string {
 		return s
 	}
 	return cell
+}
+
+// Sparkline draws values as a line of blocks, from the lowest value to the highest. Values
+// that are not finite are blank. If there are more values than the width, each block is the
+// mean of several. A width of 0 means no limit.
+func Sparkline(values []float64, width int) string {
+	const blocks = "▁▂▃▄▅▆▇█"
+	levels := []rune(blocks)
+	if len(values) > width && width > 0 {
+		means := make([]float64, width)
+		for i := range means {
+			from, to := i*len(values)/width, (i+1)*len(values)/width
+			sum, n := 0.0, 0
+			for _, v := range values[from:to] {
+				if !math.IsNaN(v) && !math.IsInf(v, 0) {
+					sum, n = sum+v, n+1
+				}
+			}
+			means[i] = sum / float64(n) // NaN if there is no value
+		}
+		values = means
+	}
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	var line strings.Builder
+	for _, v := range values {
+		switch {
+		case math.IsNaN(v) || math.IsInf(v, 0):
+			line.WriteByte(' ')
+		case high == low:
+			line.WriteRune(levels[len(levels)/2])
+		default:
+			at := int((v-low)/(high-low)*float64(len(levels)-1) + 0.5)
+			line.WriteRune(levels[min(max(at, 0), len(levels)-1)]) // the difference of huge values is infinite
+		}
+	}
+	return line.String()
 }

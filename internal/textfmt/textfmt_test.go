@@ -1,6 +1,9 @@
 package textfmt
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
@@ -13,6 +16,25 @@ func TestText(t *testing.T) {
 		}
 		if got := Plain(want); got != in && in != "'=x" {
 			t.Errorf("%q is read as %q", want, got)
+		}
+	}
+}
+
+func TestSparkline(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		width  int
+		want   string
+	}{
+		{nil, 10, ""},
+		{[]float64{1, 2, math.NaN(), 8}, 10, "▁▂ █"},
+		{[]float64{-1e308, 1e308}, 0, "▁▁"},
+		{[]float64{3, 3}, 10, "▅▅"},
+		{[]float64{0, 0, 0, 0, 7, 7, 7, 7}, 2, "▁█"},
+		{[]float64{math.NaN(), math.NaN(), 1, 2}, 2, " ▅"},
+	} {
+		if got := Sparkline(c.values, c.width); got != c.want {
+			t.Errorf("%v: %q, want %q", c.values, got, c.want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (w *Watcher) Register(r prometheus.Registerer) {
 var checks = []string{
 	"database", "database's answer", "database's fsync", "database's full_page_writes", "database's synchronous_commit", "database's standbys",
 	"database's checksums", "database's isolation", "database's connections", "database's journal", "database's file system", "database's integrity",
-	"blobs", "blobs' file system", "queue", "queue's sync", "queue's version", "queue's stream", "queue's nodes", "clock and the database",
+	"blobs", "blobs' file system", "clock and the database",
 	"disk of the server", "disk of the database", "disk of the blobs", "writing for the server", "writing for the database", "writing for the blobs",
 }
 

@@ -37,7 +37,6 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		w.metrics.refused.WithLabelValues("viewers").Inc()
 		rw.Header().Set("Retry-After", "10")
 		refuse(rw, http.StatusServiceUnavailable, "resource_exhausted", err.Error())
 		return
@@ -64,7 +63,6 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 				if s.send("%sid: %s-%d\n\n", x.body, w.hub.epoch, x.number) != nil {
 					return
 				}
-				w.metrics.events.WithLabelValues(x.kind).Inc()
 				number = x.number
 			}
 			quietUntil = now.Add(time.Duration(len(states)) * messageEvery)

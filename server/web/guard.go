@@ -26,7 +26,6 @@ func (w *Web) guard(next http.Handler) http.Handler {
 			rw.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		if w.loopback && !w.BehindProxy && !isLoopback(hostOf(r.Host)) {
-			w.metrics.refused.WithLabelValues("host").Inc()
 			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine; open "+w.address("127.0.0.1"))
 			return
 		}
@@ -81,7 +80,6 @@ func (w *Web) maySignIn(r *http.Request) bool {
 	if w.logins.Allow(from) {
 		return true
 	}
-	w.metrics.refused.WithLabelValues("logins").Inc()
 	w.Limited.Limited(access.LimitedSignIns, connlimit.Caller{Kind: connlimit.Address, Name: from})
 	return false
 }

@@ -25,8 +25,7 @@ import (
 // hub reads topics from the operators' API while they have viewers. One read serves all
 // viewers. A topic's state is complete, so viewers need only the newest one.
 type hub struct {
-	api     API
-	metrics *metrics
+	api API
 	// epoch is part of every event's id. A viewer whose last id is from another process, or from
 	// before a restart, gets all states.
 	epoch   string
@@ -40,8 +39,6 @@ type hub struct {
 	topics  map[string]*topic
 	viewers map[*viewer]bool
 	ofUser  map[string]int // number of viewers
-	// ofSession is the number of viewers by cookie.
-	ofSession map[string]int
 }
 
 // topic is a subject that viewers can watch.
@@ -94,10 +91,10 @@ func kindOf(topic string) string {
 }
 
 // newHub returns a hub that reads nothing yet.
-func newHub(ctx context.Context, api API, m *metrics) *hub {
+func newHub(ctx context.Context, api API) *hub {
 	h := &hub{
-		api: api, metrics: m, epoch: strings.ToLower(rand.Text()[:8]), polling: make(chan struct{}, maxPolls),
-		topics: map[string]*topic{}, viewers: map[*viewer]bool{}, ofUser: map[string]int{}, ofSession: map[string]int{},
+		api: api, epoch: strings.ToLower(rand.Text()[:8]), polling: make(chan struct{}, maxPolls),
+		topics: map[string]*topic{}, viewers: map[*viewer]bool{}, ofUser: map[string]int{},
 	}
 	h.ctx, h.stop = context.WithCancel(ctx)
 	return h
@@ -145,14 +142,11 @@ func (h *hub) join(ctx context.Context, user, cookie string, names []string) (*v
 	v := &viewer{user: user, cookie: cookie, changed: make(chan struct{}, 1), ended: make(chan struct{})}
 	h.viewers[v] = true
 	h.ofUser[user]++
-	h.ofSession[cookie]++
-	h.gauge()
 	for _, n := range names {
 		t := h.topics[n]
 		if t == nil {
 			t = &topic{name: n, viewers: map[*viewer]bool{}}
 			h.topics[n] = t
-			h.metrics.topics.Inc()
 			h.pollers.Go(func() { h.poll(t) })
 		}
 		t.viewers[v] = true
@@ -218,10 +212,6 @@ func (h *hub) leave(v *viewer) {
 	if h.ofUser[v.user]--; h.ofUser[v.user] == 0 {
 		delete(h.ofUser, v.user)
 	}
-	if h.ofSession[v.cookie]--; h.ofSession[v.cookie] == 0 {
-		delete(h.ofSession, v.cookie)
-	}
-	h.gauge()
 	for _, t := range v.topics {
 		delete(t.viewers, v)
 	}
@@ -239,15 +229,8 @@ func (h *hub) end(cookie string) {
 	}
 }
 
-// gauge updates the metrics of viewers and sessions. The caller holds the lock.
-func (h *hub) gauge() {
-	h.metrics.viewers.Set(float64(len(h.viewers)))
-	h.metrics.sessions.Set(float64(len(h.ofSession)))
-}
-
 // state is the state of a topic as it is sent.
 type state struct {
-	kind   string
 	number int64
 	body   []byte
 }
@@ -260,7 +243,7 @@ func (h *hub) since(v *viewer, number int64) (all []state) {
 	defer h.mu.Unlock()
 	for _, t := range v.topics {
 		if t.number > number {
-			all = append(all, state{kindOf(t.name), t.number, t.body})
+			all = append(all, state{t.number, t.body})
 		}
 	}
 	slices.SortFunc(all, func(a, b state) int { return cmp.Compare(a.number, b.number) })
@@ -290,7 +273,6 @@ func (h *hub) poll(t *topic) {
 		body := h.read(t.name)
 		cost := time.Since(began)
 		<-h.polling
-		h.metrics.polls.Observe(cost.Seconds())
 		h.publish(t, body)
 		// Do not count the time for which the read waited for its turn. Otherwise many topics
 		// would be read without a pause.
@@ -313,7 +295,6 @@ func (h *hub) unseen(t *topic) bool {
 		return false
 	}
 	delete(h.topics, t.name)
-	h.metrics.topics.Dec()
 	return true
 }
 

@@ -74,7 +74,7 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	registry := prometheus.NewRegistry()
-	w.start(ctx, Services{API: api, Access: gate, Log: silent, Metrics: registry, Limited: access.NewLimitReport(silent, registry)})
+	w.start(ctx, Services{API: api, Access: gate, Log: silent, Limited: access.NewLimitReport(silent, registry)})
 	go func() { done <- w.serve(ctx) }()
 	f := &fixture{T: t, web: w, ledger: l, gate: gate, url: w.URL(), http: &http.Client{Transport: &http.Transport{}}}
 	f.stop = sync.OnceFunc(func() {

@@ -162,7 +162,6 @@ func (s *signer) enter(rw http.ResponseWriter, r *http.Request) (leave func(), o
 		case s.exchanges <- struct{}{}:
 			return func() { <-s.exchanges }, true
 		default:
-			s.web.metrics.refused.WithLabelValues("logins").Inc()
 		}
 	}
 	rw.Header().Set("Retry-After", "1")
@@ -203,7 +202,6 @@ func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	}
 	role, name, err := s.claims(token)
 	if err != nil {
-		s.web.metrics.refused.WithLabelValues("session").Inc()
 		s.refuse(rw, http.StatusForbidden, err.Error())
 		return
 	}

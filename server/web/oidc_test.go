@@ -63,7 +63,7 @@ func newSigning(t *testing.T, change func(*OIDC)) *signing {
 	done := make(chan error, 1)
 	go func() {
 		registry := prometheus.NewRegistry()
-		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Metrics: registry, Limited: access.NewLimitReport(log, registry)})
+		done <- w.Run(ctx, Services{API: operator.New(operator.Config{Ledger: l, Access: g, Log: log}), Access: g, Log: log, Limited: access.NewLimitReport(log, registry)})
 	}()
 	t.Cleanup(func() { cancel(); testkit.Must(t, <-done) })
 	return &signing{t, p, l, g, strings.TrimSuffix(w.URL(), "/")}

@@ -154,7 +154,6 @@ func denied(err error) bool {
 // fail responds with an error from looking up a session.
 func (w *Web) fail(rw http.ResponseWriter, err error) {
 	if denied(err) {
-		w.metrics.refused.WithLabelValues("session").Inc()
 		message := err.Error()
 		if c := (*connect.Error)(nil); errors.As(err, &c) {
 			message = c.Message() // without the code

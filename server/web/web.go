@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"loadstar/internal/connlimit"
 	"loadstar/internal/service"
 	"loadstar/internal/webui"
@@ -58,10 +56,9 @@ type API interface {
 
 // Services are the parts of the server that the dashboard uses.
 type Services struct {
-	API     API
-	Access  *access.Gate
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	API    API
+	Access *access.Gate
+	Log    *slog.Logger
 	// AddressRate is the number of new connections that an address may open per second. If it
 	// is 0, addresses are not limited.
 	AddressRate float64
@@ -76,7 +73,6 @@ type Web struct {
 	listener net.Listener
 	loopback bool
 	hub      *hub
-	metrics  *metrics
 	limits   *connlimit.Limiter
 	logins   *connlimit.Rates // attempts to sign in, by address
 	// checking and calling limit the number of browsers' concurrent queries, so that these
@@ -180,8 +176,7 @@ func (w *Web) Run(ctx context.Context, s Services) error {
 // start prepares the dashboard for requests.
 func (w *Web) start(ctx context.Context, s Services) {
 	w.Services = s
-	w.metrics = newMetrics(s.Metrics)
-	w.hub = newHub(ctx, s.API, w.metrics)
+	w.hub = newHub(ctx, s.API)
 	rate := s.AddressRate
 	if w.BehindProxy || w.loopback { // all callers have one address
 		rate = 0
@@ -231,7 +226,6 @@ func (w *Web) handler() http.Handler {
 	})
 	sameOrigin := http.NewCrossOriginProtection()
 	sameOrigin.SetDenyHandler(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		w.metrics.refused.WithLabelValues("origin").Inc()
 		refuse(rw, http.StatusForbidden, "permission_denied", "this request comes from another site")
 	}))
 	mux := http.NewServeMux()

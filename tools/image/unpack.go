@@ -1,13 +1,11 @@
 package main
 
 import (
-	"archive/tar"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -22,16 +20,14 @@ import (
 func unpack(args []string) error {
 	f := flag.NewFlagSet("image unpack", flag.ExitOnError)
 	from := f.String("layout", "", "the layout, a folder")
-	platform := f.String("platform", "linux/amd64", "platform to unpack")
 	out := f.String("out", "", "the bundle, a folder that does not exist")
-	owner := f.Int("owner", user, "user of the data folder")
 	host := f.Bool("host-network", false, "use the network of the machine")
 	var binds binds
 	f.Var(&binds, "bind", "mount FROM:TO read-write; may be repeated")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	i, err := find(*from, *platform)
+	i, err := find(*from)
 	if err != nil {
 		return err
 	}
@@ -41,11 +37,10 @@ func unpack(args []string) error {
 	}
 	r := mutate.Extract(i)
 	defer r.Close()
-	if err := extract(r, root); err != nil {
-		return err
-	}
-	if err := os.Chown(filepath.Join(root, "data"), *owner, *owner); err != nil {
-		return err
+	tar := exec.Command("tar", "-C", root, "-xf", "-")
+	tar.Stdin, tar.Stderr = r, os.Stderr
+	if err := tar.Run(); err != nil {
+		return fmt.Errorf("unpacking the layers: %w", err)
 	}
 	c, err := i.ConfigFile()
 	if err != nil {
@@ -63,12 +58,8 @@ type binds []string
 func (b *binds) String() string     { return strings.Join(*b, " ") }
 func (b *binds) Set(s string) error { *b = append(*b, s); return nil }
 
-// find returns the image for a platform in a layout's index.
-func find(path, platform string) (v1.Image, error) {
-	want, err := v1.ParsePlatform(platform)
-	if err != nil {
-		return nil, err
-	}
+// find returns the image for amd64 in a layout's index.
+func find(path string) (v1.Image, error) {
 	index, err := layout.ImageIndexFromPath(path)
 	if err != nil {
 		return nil, err
@@ -87,42 +78,11 @@ func find(path, platform string) (v1.Image, error) {
 		return nil, err
 	}
 	for _, d := range m.Manifests {
-		if d.Platform != nil && d.Platform.Satisfies(*want) {
+		if d.Platform != nil && d.Platform.Architecture == "amd64" {
 			return index.Image(d.Digest)
 		}
 	}
-	return nil, fmt.Errorf("%s has no image for %s", path, platform)
-}
-
-func extract(r io.Reader, root string) error {
-	t := tar.NewReader(r)
-	for {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if !filepath.IsLocal(h.Name) {
-			return fmt.Errorf("%q leaves the image", h.Name)
-		}
-		path := filepath.Join(root, h.Name)
-		switch h.Typeflag {
-		case tar.TypeDir:
-			err = os.MkdirAll(path, os.FileMode(h.Mode)&os.ModePerm)
-		case tar.TypeReg:
-			var data []byte
-			if data, err = io.ReadAll(t); err == nil {
-				err = os.WriteFile(path, data, os.FileMode(h.Mode)&os.ModePerm)
-			}
-		default:
-			err = fmt.Errorf("%q is neither a file nor a folder", h.Name)
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return nil, fmt.Errorf("%s has no image for amd64", path)
 }
 
 // bundle returns the runtime's configuration, with no capabilities, a read-only root file

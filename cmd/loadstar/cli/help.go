@@ -3,16 +3,11 @@ package cli
 import (
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"loadstar/docs"
-	"loadstar/internal/config"
 )
 
 // seeAlso is the annotation of a command that names related commands and pages.
@@ -31,7 +26,7 @@ var usualGroups = []struct {
 	title string
 	flags []string
 }{
-	{"Server", []string{"server", "operator", "context"}},
+	{"Server", []string{"server", "operator"}},
 	{"Log", []string{"log-format", "log-level"}},
 }
 
@@ -46,7 +41,7 @@ func setHelp(root *cobra.Command) {
 	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show the help of a command, or explain a term: help glossary WORD",
+		Short: "Show the help of a command",
 		Args:  cobra.ArbitraryArgs,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 			if found, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
@@ -59,9 +54,6 @@ func setHelp(root *cobra.Command) {
 			return words, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 && args[0] == "glossary" {
-				return Glossary(cmd.OutOrStdout(), strings.Join(args[1:], " "))
-			}
 			at := cmd.Root()
 			for _, name := range args {
 				i := slices.IndexFunc(at.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
@@ -106,7 +98,7 @@ func help(w io.Writer, cmd *cobra.Command) {
 		long = strings.TrimSpace(rest)
 	}
 	if long != "" && long != cmd.Short {
-		fmt.Fprintf(w, "%s\n\n", fit(long, width))
+		fmt.Fprintf(w, "%s\n\n", long)
 	}
 	commands(w, cmd)
 	flags(w, cmd, width)
@@ -183,100 +175,4 @@ func flags(w io.Writer, cmd *cobra.Command, width int) {
 			fmt.Fprintf(w, "%s:\n%s\n", title, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
 		}
 	}
-}
-
-// Glossary prints the terms of the glossary, or the meaning of one term.
-func Glossary(w io.Writer, word string) error {
-	var names []string
-	want := strings.ToLower(strings.TrimSpace(word))
-	var near [][2]string
-	for line := range strings.Lines(docs.Glossary) {
-		cells := strings.SplitN(strings.Trim(strings.TrimSpace(line), "|"), "|", 2)
-		name, ok := strings.CutPrefix(strings.TrimSpace(cells[0]), "**")
-		if !ok || len(cells) < 2 {
-			continue // not a row of the table
-		}
-		name = strings.ReplaceAll(name, "**", "")
-		meaning := strings.TrimSpace(cells[1])
-		names = append(names, name)
-		switch {
-		case want == "":
-			fmt.Fprintf(w, "%s\n%s\n", name, wrapText(meaning, Width(w), "    "))
-		case strings.ToLower(name) == want:
-			_, err := fmt.Fprintf(w, "%s: %s\n", name, meaning)
-			return err
-		case slices.Contains(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == ' ' || r == ',' }), want):
-			near = append(near, [2]string{name, meaning})
-		}
-	}
-	if want == "" {
-		return nil
-	}
-	for _, x := range near {
-		fmt.Fprintf(w, "%s: %s\n", x[0], x[1])
-	}
-	if len(near) > 0 {
-		return nil
-	}
-	hint := config.Suggest(word, names)
-	if !strings.HasPrefix(hint, "did you mean ") {
-		hint = "loadstar glossary lists all terms"
-	}
-	return fmt.Errorf("the glossary has no term %q; %s", word, hint)
-}
-
-// rowHead matches the first column of a row in a help text.
-var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
-
-// fit breaks lines that are wider than the terminal. It rewraps paragraphs of prose, and
-// preserves the columns of tables.
-func fit(text string, width int) string {
-	var all []string
-	for paragraph := range strings.SplitSeq(text, "\n\n") {
-		lines := strings.Split(paragraph, "\n")
-		wide := slices.ContainsFunc(lines, func(l string) bool { return utf8.RuneCountInString(l) > width })
-		rows := slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, " ") })
-		switch {
-		case wide && rows:
-			paragraph = fitRows(lines, width)
-		case wide:
-			paragraph = wrapText(paragraph, width, "")
-		}
-		all = append(all, paragraph)
-	}
-	return strings.Join(all, "\n\n")
-}
-
-// fitRows breaks each line that is too wide separately.
-func fitRows(lines []string, width int) string {
-	var all []string
-	for _, line := range lines {
-		if utf8.RuneCountInString(line) <= width {
-			all = append(all, line)
-			continue
-		}
-		head := rowHead.FindString(line)
-		indent := strings.Repeat(" ", len(head))
-		if head == "" {
-			indent = line[:len(line)-len(strings.TrimLeft(line, " "))]
-		}
-		all = append(all, head+strings.TrimPrefix(wrapText(line[len(head):], width, indent), indent))
-	}
-	return strings.Join(all, "\n")
-}
-
-// wrapText breaks a text into lines of at most the given width.
-func wrapText(text string, width int, indent string) string {
-	var lines []string
-	line := indent
-	for _, word := range strings.Fields(text) {
-		if len(line)+1+len(word) > width && strings.TrimSpace(line) != "" {
-			lines, line = append(lines, line), indent
-		}
-		if strings.TrimSpace(line) != "" {
-			line += " "
-		}
-		line += word
-	}
-	return strings.Join(append(lines, line), "\n")
 }

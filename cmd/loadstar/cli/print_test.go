@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"testing"
 
 	v1 "loadstar/proto/loadstar/v1"
@@ -44,24 +43,6 @@ func TestCSV(t *testing.T) {
 	}
 	if want := "NAME,MB\n\"a, b\",1.50\n'=HYPERLINK(1),-1.5\n'@SUM(1),-\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
-	}
-}
-
-func TestSparkline(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		width  int
-		want   string
-	}{
-		{nil, 10, ""},
-		{[]float64{1, 2, math.NaN(), 8}, 10, "▁▂ █"},
-		{[]float64{3, 3}, 10, "▅▅"},
-		{[]float64{0, 0, 0, 0, 7, 7, 7, 7}, 2, "▁█"},
-		{[]float64{math.NaN(), math.NaN(), 1, 2}, 2, " ▅"},
-	} {
-		if got := Sparkline(c.values, c.width); got != c.want {
-			t.Errorf("%v: %q, want %q", c.values, got, c.want)
-		}
 	}
 }
 

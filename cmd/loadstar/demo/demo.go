@@ -249,7 +249,7 @@ func (x *show) open(ctx context.Context) (err error) {
 	if x.fleet, x.ended, err = startServer(ctx, filepath.Join(x.dir, "server"), x.Config, links, x.failed); err != nil {
 		return err
 	}
-	x.story.say("server up: ledger, queue, mutual TLS")
+	x.story.say("server up: ledger, mutual TLS")
 	page, err := x.fleet.login(ctx)
 	if err != nil {
 		return err

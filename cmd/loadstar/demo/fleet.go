@@ -27,7 +27,7 @@ type fleet struct {
 // take up most of a round in the demo.
 const pollEvery = 100 * time.Millisecond
 
-// startServer starts a server with a ledger, a queue and weights in a folder, and returns when
+// startServer starts a server with a ledger and weights in a folder, and returns when
 // it is ready. The server stops when ctx ends, and then closes done.
 func startServer(ctx context.Context, dir string, c Config, links []web.Link, failed chan<- error) (f *fleet, done <-chan struct{}, err error) {
 	ready, ended := make(chan string, 1), make(chan struct{})

@@ -1,5 +1,5 @@
-// Package doctor finds problems on a machine before they stop a server or an agent. It
-// checks clock, zones, certificates, ports, disk, folders, broker and readings.
+// Package doctor finds problems on a machine before they stop a server. It checks clock, zones,
+// certificates, ports, disk and folders.
 package doctor
 
 import (
@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -36,11 +37,7 @@ type Config struct {
 	// Server and Operator are the address of a server and the folder with a user's
 	// credentials. If the folder does not exist, no server is checked.
 	Server, Operator string
-	// Agent is an agent's configuration, or empty.
-	Agent string
-	// Version is the program's version.
-	Version string
-	// Stores examines the server's database, queue, blobs, certificates and backups.
+	// Stores examines the server's database, blobs, certificates and backups.
 	Stores func(context.Context) finding.List
 }
 
@@ -49,9 +46,8 @@ type Port struct{ Key, Address string }
 
 // Thresholds below which a check does not warn.
 const (
-	daysWarn      = 30 * 24 * time.Hour
-	agentDaysWarn = 48 * time.Hour
-	callTime      = 10 * time.Second
+	daysWarn = 30 * 24 * time.Hour
+	callTime = 10 * time.Second
 )
 
 // examination collects findings.
@@ -64,10 +60,6 @@ type examination struct {
 func Run(ctx context.Context, c Config) finding.List {
 	x := &examination{Config: c}
 	x.machine()
-	if c.Agent != "" {
-		x.agent(ctx)
-		return x.List
-	}
 	running := x.folder()
 	if running {
 		x.watch(ctx)
@@ -211,8 +203,7 @@ func noted(f *os.File) (all []Port) {
 	return all
 }
 
-// watch asks the running server whether it is ready and how many results are waiting, because
-// only the server knows its embedded queue.
+// watch asks the running server whether it is ready, and how many results are waiting.
 func (x *examination) watch(ctx context.Context) {
 	at := ""
 	for _, p := range x.Ports {
@@ -224,13 +215,13 @@ func (x *examination) watch(ctx context.Context) {
 		return
 	}
 	const do = "see the server's log; if it has another address for monitoring, give it with --set watch=ADDRESS"
-	text, err := get(ctx, "http://"+at+"/readyz", "")
+	text, err := get(ctx, "http://"+at+"/readyz")
 	if err != nil {
 		x.Warn("ready", do, "the running server is not ready: %v %s", err, strings.TrimSpace(text))
 		return
 	}
 	x.OK("ready", "the running server is %s", strings.TrimSpace(text))
-	if text, err = get(ctx, "http://"+at+"/metrics", ""); err != nil {
+	if text, err = get(ctx, "http://"+at+"/metrics"); err != nil {
 		x.Warn("results", do, "%v", err)
 		return
 	}
@@ -247,7 +238,7 @@ func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 func (x *examination) user(ctx context.Context) {
 	c, err := mtls.ReadFolder(x.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		x.Warn("operator", "start a server, or use --operator or a context", "there are no credentials in %s, so no server is checked", x.Operator)
+		x.Warn("operator", "start a server, or use --operator", "there are no credentials in %s, so no server is checked", x.Operator)
 		return
 	} else if err != nil {
 		x.Fail("operator", "get new credentials from an administrator", "%v", err)
@@ -297,4 +288,31 @@ func (x *examination) serverCertificate(state *tls.ConnectionState) {
 	}
 	// The server creates a new certificate at every start and before the old one expires.
 	x.Validity("server's certificate", state.PeerCertificates[0].NotBefore, state.PeerCertificates[0].NotAfter, 0, "start the server again")
+}
+
+// get sends a request to a process on this machine. If the response is an error, get also
+// returns its text.
+func get(ctx context.Context, at string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return "", err
+	}
+	// Use no redirects and no proxy, because they would lead to another program.
+	direct := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	answer, err := direct.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	const most = 16 << 20
+	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("it returned %s", answer.Status)
+	}
+	return string(text), err
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"loadstar/agent/config"
 	"loadstar/internal/disk"
 	"loadstar/internal/finding"
 )
@@ -96,42 +95,5 @@ func TestClock(t *testing.T) {
 		x = &examination{}
 		x.server(t.Context(), s.URL, s.Client())
 		want(t, x.List, "server", finding.Fail, "refused")
-	}
-}
-
-func TestAgent(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "agent.yaml")
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("site: {zone: Europe/Berlin, intervall: 15m}\n")
-	want(t, Run(t.Context(), Config{Agent: path}), "configuration", finding.Fail, "did you mean")
-	write("dir: state\nsite: {zone: Europe/Berlin, interval: 15m}\nclients: {a: {source: push}}\nhttp: {listen: \"\"}\n" +
-		"mqtt: {broker: \"mqtt://127.0.0.1:1\"}\n")
-	all := Run(t.Context(), Config{Agent: path})
-	want(t, all, "configuration", finding.OK, "no mistakes")
-	want(t, all, "server", finding.OK, "the agent has joined no server")
-	want(t, all, "readings", finding.Warn, "no readings yet")
-	want(t, all, "broker", finding.Fail, "127.0.0.1:1")
-}
-
-func TestAges(t *testing.T) {
-	c := config.Default()
-	c.Site.Interval = config.Duration(15 * time.Minute)
-	for _, k := range []struct {
-		ages  map[string]time.Duration
-		level finding.Level
-		text  string
-	}{
-		{nil, finding.Warn, "no client"},
-		{map[string]time.Duration{"a": time.Minute, "b": 10 * time.Minute}, finding.OK, "all 2 clients"},
-		{map[string]time.Duration{"a": time.Minute, "b": 30 * time.Hour}, finding.Warn, "1 of 2 clients"},
-	} {
-		x := &examination{}
-		x.ages(&c, k.ages)
-		want(t, x.List, "readings", k.level, k.text)
 	}
 }

@@ -91,7 +91,6 @@ agent stay bound to it until 'loadstar client free' releases them.`,
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&agent, "agent", false, "treat the argument as an agent ID, and revoke the agent with all its clients")
-	complete(cmd)
 	return cmd
 }
 

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -28,11 +27,11 @@ import (
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newFleet(), newClient(), newRun(), newRelease(), newAudit(), newUser(), newWhoami(), newContext(), newPKI()}
+	return []*cobra.Command{newToken(), newFleet(), newClient(), newRun(), newRelease(), newAudit(), newUser(), newWhoami(), newPKI()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.
-type operatorFlags struct{ server, identity, context string }
+type operatorFlags struct{ server, identity string }
 
 // The server and the credentials that are used if nothing else is set.
 const (
@@ -41,35 +40,22 @@ const (
 )
 
 func (o *operatorFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.server, "server", "", "`URL` of the server (default $LOADSTAR_SERVER, the context's, or "+defaultServer+")")
-	f.StringVar(&o.identity, "operator", "", "`folder` with the operator's key.pem, cert.pem and ca.pem (default $LOADSTAR_OPERATOR, the context's, or "+defaultOperator+")")
-	f.StringVar(&o.context, "context", "", "`name` of a context (default $LOADSTAR_CONTEXT, or the current one; see loadstar context)")
+	f.StringVar(&o.server, "server", "", "`URL` of the server (default $LOADSTAR_SERVER, or "+defaultServer+")")
+	f.StringVar(&o.identity, "operator", "", "`folder` with the operator's key.pem, cert.pem and ca.pem (default $LOADSTAR_OPERATOR, or "+defaultOperator+")")
 }
 
 // ServerFlags adds the flags that select a server and the credentials of a user. It returns a
 // function that returns the selected server and credentials.
-func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
+func ServerFlags(f *pflag.FlagSet) func() (server, operator string) {
 	o := &operatorFlags{}
 	o.add(f)
-	return func() (string, string, error) {
-		c, err := o.resolve()
-		return c.Server, c.Operator, err
-	}
+	return o.resolve
 }
 
-// resolve returns the server and the credentials from the flags, from the environment or from
-// the context, in this order of precedence.
-func (o *operatorFlags) resolve() (c storedContext, err error) {
-	f, err := loadContexts()
-	if err == nil {
-		c, err = f.Get(cmp.Or(o.context, os.Getenv("LOADSTAR_CONTEXT")))
-	}
-	if err != nil {
-		return c, err
-	}
-	c.Server = cmp.Or(o.server, os.Getenv("LOADSTAR_SERVER"), c.Server, defaultServer)
-	c.Operator = cmp.Or(o.identity, os.Getenv("LOADSTAR_OPERATOR"), c.Operator, defaultOperator)
-	return c, nil
+// resolve returns the server and the folder with the credentials. Flags take precedence over the
+// environment.
+func (o *operatorFlags) resolve() (server, operator string) {
+	return cmp.Or(o.server, os.Getenv("LOADSTAR_SERVER"), defaultServer), cmp.Or(o.identity, os.Getenv("LOADSTAR_OPERATOR"), defaultOperator)
 }
 
 // operator is a connection to a server with an operator's credentials.
@@ -77,27 +63,21 @@ type operator struct {
 	v1.OperatorServiceClient
 	http   *http.Client
 	server string
-
-	runs sync.Mutex // guards the following fields
-	list []*v1.Run  // the newest runs, if they were requested
 }
 
 func (o *operatorFlags) dial() (*operator, error) {
-	with, err := o.resolve()
-	if err != nil {
-		return nil, err
-	}
-	c, err := mtls.ReadFolder(with.Operator)
+	server, folder := o.resolve()
+	c, err := mtls.ReadFolder(folder)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no operator's credentials in %s; use --operator with the folder that the server writes, DIR/operator, or add a context with loadstar context add", with.Operator)
+		return nil, fmt.Errorf("no operator's credentials in %s; use --operator with the folder that the server writes, DIR/operator, or set $LOADSTAR_OPERATOR", folder)
 	} else if err != nil {
 		return nil, err
 	}
-	server := strings.TrimSuffix(with.Server, "/")
+	server = strings.TrimSuffix(server, "/")
 	if !strings.HasPrefix(server, "https://") {
-		return nil, fmt.Errorf("the server's address %q must begin with https://: use an address such as %s", with.Server, defaultServer)
+		return nil, fmt.Errorf("the server's address %q must begin with https://: use an address such as %s", server, defaultServer)
 	}
-	h := mtls.Client(&refresher{RoundTripper: mtls.Transport(c.TLS()), folder: with.Operator, server: server, had: c, warn: os.Stderr})
+	h := mtls.Client(&refresher{RoundTripper: mtls.Transport(c.TLS()), folder: folder, server: server, had: c, warn: os.Stderr})
 	return &operator{OperatorServiceClient: v1.NewOperatorServiceClient(h, server), http: h, server: server}, nil
 }
 
@@ -141,7 +121,6 @@ func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "print the table as CSV")
-	complete(cmd)
 	return cmd
 }
 
@@ -166,7 +145,7 @@ func plain(err error) error {
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that the server runs, and check --server, $LOADSTAR_SERVER or the context", c.Message()))
+		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s); check that the server runs, and check --server or $LOADSTAR_SERVER", c.Message()))
 	case c.Code() == connect.CodeDeadlineExceeded:
 		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s); try again", c.Message()))
 	}

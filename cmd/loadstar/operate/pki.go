@@ -163,7 +163,7 @@ func orUnknown(n *int64) string {
 // issuers requests the numbers of certificates from the server, and returns them by the
 // issuer's id. By default it uses the credentials in the server's folder.
 func (o operatorFlags) issuers(ctx context.Context, dir string) (map[string]*v1.Issuer, error) {
-	if o.identity == "" && o.context == "" && os.Getenv("LOADSTAR_OPERATOR") == "" && os.Getenv("LOADSTAR_CONTEXT") == "" {
+	if o.identity == "" && os.Getenv("LOADSTAR_OPERATOR") == "" {
 		o.identity = filepath.Join(dir, "operator")
 	}
 	c, err := o.dial()

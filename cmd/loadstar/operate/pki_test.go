@@ -33,10 +33,8 @@ type office struct {
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	t.Setenv("LOADSTAR_SERVER", "")
 	t.Setenv("LOADSTAR_OPERATOR", "")
-	t.Setenv("LOADSTAR_CONTEXT", "")
 	o := &office{dir: t.TempDir()}
 	o.operator = filepath.Join(o.dir, "operator")
 	if _, err := pki.Open(filepath.Join(o.dir, "pki"), pki.Keys{}); err != nil {

@@ -19,25 +19,11 @@ const recent = 200
 // run returns the id of the run with the given name, which can be the run's id, a unique prefix
 // of the id, the name of its plan (for the newest run), or @last.
 func (o *operator) run(ctx context.Context, name string) (string, error) {
-	all, err := o.recentRuns(ctx)
+	r, err := o.ListRuns(ctx, &v1.ListRunsRequest{Limit: recent})
 	if err != nil {
 		return "", err
 	}
-	return pickRun(all, name)
-}
-
-// recentRuns returns the newest runs, newest first.
-func (o *operator) recentRuns(ctx context.Context) ([]*v1.Run, error) {
-	o.runs.Lock()
-	defer o.runs.Unlock()
-	if o.list == nil {
-		r, err := o.ListRuns(ctx, &v1.ListRunsRequest{Limit: recent})
-		if err != nil {
-			return nil, err
-		}
-		o.list = r.Runs
-	}
-	return o.list, nil
+	return pickRun(r.Runs, name)
 }
 
 // isRunID reports whether a name has the format of the server's run ids. A name in this format

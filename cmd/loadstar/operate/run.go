@@ -17,7 +17,7 @@ import (
 
 func newRun() *cobra.Command {
 	cmd := &cobra.Command{Use: "run", Short: "Start, watch and stop training runs"}
-	cmd.AddCommand(newRunStart(), newRunList(), newRunShow(), newRunWatch(), newRunCompare(), newRunTurns(), newRunVersions(), newRunRollback(), newRunStop(), newRunWeights())
+	cmd.AddCommand(newRunStart(), newRunList(), newRunShow(), newRunWatch(), newRunTurns(), newRunVersions(), newRunRollback(), newRunStop(), newRunWeights())
 	return cmd
 }
 
@@ -56,7 +56,6 @@ the number of clients for which the run would wait.`,
 	cmd.Flags().Int64Var(&o.wait, "wait-for", 0, "wait until this number of clients is connected")
 	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "explain the plan for the fleet, and start nothing")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
-	complete(cmd)
 	return cmd
 }
 
@@ -171,7 +170,6 @@ results that arrive later.`,
 		},
 	}
 	o.add(cmd.Flags())
-	complete(cmd)
 	return cmd
 }
 
@@ -194,7 +192,6 @@ run whose agents share one secret, the file is byte-identical to the file that
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().StringVarP(&o.out, "out", "o", "shared.safetensors", "file to write, or - for standard output")
-	complete(cmd)
 	return cmd
 }
 

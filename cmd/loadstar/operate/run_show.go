@@ -12,6 +12,7 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
+	"loadstar/internal/textfmt"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -136,5 +137,5 @@ func lossLine(rounds []*v1.Round) string {
 	if len(values) < 2 {
 		return ""
 	}
-	return fmt.Sprintf("loss: %.4g %s %.4g\n", values[0], cli.Sparkline(values, 50), values[len(values)-1])
+	return fmt.Sprintf("loss: %.4g %s %.4g\n", values[0], textfmt.Sparkline(values, 50), values[len(values)-1])
 }

@@ -61,7 +61,6 @@ last measurement.`,
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each round as a line of JSON; rounds are numbered from 0")
-	complete(cmd)
 	return cmd
 }
 

@@ -70,6 +70,5 @@ trains from the new version. Personal layers at the clients do not change.
 		},
 	}
 	o.add(cmd.Flags())
-	complete(cmd)
 	return cmd
 }
