@@ -34,7 +34,7 @@ func (st *station) added(names []string, all ...*v1.Result) *v1.Result {
 
 // TestRegionOfPrivateRun lets agents of a hub and of a region take part in private rounds. The weights
 // are those of the plain run, the keeper is asked once with all agents, and the region deletes
-// what it has forwarded.
+// what it has forwarded. An agent that uses a part of a counted result again spoils no sum.
 func TestRegionOfPrivateRun(t *testing.T) {
 	k := []*open{newOpen(t)}
 	hub := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -86,20 +86,23 @@ func TestRegionOfPrivateRun(t *testing.T) {
 			t.Errorf("the keeper was asked %d times, for %v, want %v", len(asked), names, want)
 		}
 	}
-	for _, table := range []string{"masks", "partials", "updates"} {
+	x, y := a.task(hidden, 2), b.task(hidden, 2)
+	for table, want := range map[string]int{"masks": 0, "partials": 0, "updates": 0, "private_rounds": 1} {
 		var n int
 		testkit.Must(t, region.ledger.Store.DB.QueryRow("SELECT count(*) FROM "+table+" WHERE run = $1", hidden).Scan(&n))
-		if n != 0 {
-			t.Errorf("the region has %d rows in %s after the hub's verdicts", n, table)
+		if n != want {
+			t.Errorf("the region has %d rows in %s after the hub's verdicts, want %d", n, table, want)
 		}
 	}
-	a.task(hidden, 2)
-	b.task(hidden, 2)
-	var n int
-	testkit.Must(t, region.ledger.Store.DB.QueryRow("SELECT count(*) FROM private_rounds WHERE run = $1", hidden).Scan(&n))
-	if n != 1 {
-		t.Errorf("the region has the statements of %d rounds", n)
+	accepted(b, region.masked(y, b.id, 0, k, "r0"))
+	testkit.Eventually(t, "the hub counts a result", func() bool { return b.heard(hidden, 2, "r0") == v1.Outcome_OUTCOME_COUNTED })
+	if s, err := b.Push(b.ctx, region.masked(y, b.id, 0, k, "r1")); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "rule part") {
+		t.Errorf("the same part again: %v, %v", s, err)
 	}
+	accepted(b, region.masked(y, b.id, 1, k, "r1"))
+	accepted(c, region.masked(c.task(hidden, 2), c.id, 0, k, "r2"))
+	a.counted(hub.masked(x, a.id, 0, k, "a0"))
+	hub.weights(hidden, 3)
 }
 
 // TestLyingRegion sends sums of a region that lies about their members. The hub refuses them and
