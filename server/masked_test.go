@@ -289,6 +289,7 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("a plain update", "the plan is private, and the result is not masked", st.update(y, "b0", 1), func(*v1.Result) {})
 	wrong("a short nonce", "the nonce has 15 bytes", q, func(q *v1.Result) { q.Nonce = q.Nonce[1:] })
 	wrong("a negative part", "the result is number -1", q, func(q *v1.Result) { q.Part = -1 })
+	wrong("a part that keepers refuse", "the result is number 65536 of its agent in the round, want 0 to 65535", q, func(q *v1.Result) { q.Part = member.MaxParts })
 	wrong("a short vector", "bytes, want", q, func(q *v1.Result) { whole(q, q.Chunk[8:]) })
 	wrong("an example", "contains more than the name of client b1", q, func(q *v1.Result) { q.Shares[1].Examples = 5 })
 	wrong("an evaluation", "must not have an evaluation", q, func(q *v1.Result) { q.Evaluation = &v1.Evaluation{Clients: 1} })

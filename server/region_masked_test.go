@@ -141,7 +141,7 @@ func TestLyingRegion(t *testing.T) {
 	wrong(r, "fewer clients", "rule members: the members have 2 clients, and the sum has 3", both, set(0, func(m *v1.MaskedResult) { m.Clients = 1 }))
 	wrong(r, "no clients", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Clients = 0 }))
 	wrong(r, "a long nonce", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Nonce = make([]byte, 17) }))
-	wrong(r, "many parts", "rule members: the result is number 60000", both, set(0, func(m *v1.MaskedResult) { m.Part = 60000 }))
+	wrong(r, "many parts", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Part = member.MaxParts }))
 	wrong(r, "a mask of its own", "rule members: a result with members must be masked, without a nonce", both, func(q *v1.Result) { q.Nonce = make([]byte, 16) })
 	wrong(r, "a plain sum", "the plan is private, and the result is not masked", both, func(q *v1.Result) { q.Form = v1.Form_FORM_SUM })
 	wrong(r, "one member less", "rule members: the members have 2 clients, and the sum has 3", both, func(q *v1.Result) { q.Members = q.Members[:1] })
@@ -150,7 +150,7 @@ func TestLyingRegion(t *testing.T) {
 	// A member is counted once in a round, in whichever sum it is.
 	r.counted(st.added(names[:1], part(y, names[0], 0, "r0", "r1")))
 	wrong(r, "a counted member", "rule part: another result of agent "+names[0]+" is number 0 of the round", st.added(names[:1], part(y, names[0], 0, "r2")), func(*v1.Result) {})
-	last := st.added(names[1:], part(y, names[1], 0, "r2"))
+	last := st.added(names[1:], part(y, names[1], member.MaxParts-1, "r2"))
 	r.counted(last)
 	r.counted(last) // the answer to it was lost
 	a.counted(part(x, a.id, 0, "a0", "a1"))

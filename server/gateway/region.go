@@ -169,11 +169,8 @@ func (x *results) checkMembers(agent string, r *v1.Result, t *terms.Terms) (rule
 		if err := member.CheckResult(m); err != nil {
 			return "members", err.Error()
 		}
-		switch {
-		case !behind(agent, m.Agent):
+		if !behind(agent, m.Agent) {
 			return "member", fmt.Sprintf("%s is not behind the region %s", m.Agent, agent)
-		case m.Part >= int64(x.clients):
-			return "members", fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", m.Part, x.clients)
 		}
 		if i > 0 {
 			last := r.Members[i-1]
