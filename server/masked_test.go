@@ -60,7 +60,7 @@ func newOpen(t testing.TB) *open {
 	k := &open{identity: identity, key: mask.NewKey(), releases: map[int64][]*v1.KeeperReleaseRequest{}}
 	k.says = &v1.KeeperStatement{
 		Identity: identity.Public().(ed25519.PublicKey), Fleet: "fleet", SealingKey: sealing, Number: 1,
-		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100},
+		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100, Invited: true},
 	}
 	k.start(t, "127.0.0.1:0")
 	return k

@@ -209,9 +209,10 @@ func TestRegionMustNotAddChecked(t *testing.T) {
 
 // TestEnrolBehindRegion checks whose enrolments a hub forwards.
 func TestEnrolBehindRegion(t *testing.T) {
-	k := newOpen(t)
-	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k.address("auditor")} })
-	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 2 })
+	k, uninvited := newOpen(t), newOpen(t)
+	uninvited.says.Rules.Invited = false
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k.address("auditor"), uninvited.address("uninvited")} })
+	testkit.Eventually(t, "the keepers have answered", func() bool { return st.keepers.Least("auditor") == 2 && st.keepers.Least("uninvited") == 2 })
 	r, a, limited := st.join(), st.join(), st.join()
 	_, err := st.ledger.Store.Write.Exec("UPDATE agents SET most_clients = 3 WHERE id = $1", limited.id)
 	testkit.Must(t, err)
@@ -237,10 +238,16 @@ func TestEnrolBehindRegion(t *testing.T) {
 	if s, err := enrol(limited, limited.id+".a", 1); err != nil || len(s.Receipts) != 1 || !strings.Contains(s.Receipts[0].Refused, "is not a region") {
 		t.Errorf("of an agent with a limit on its clients: %v, %v", s, err)
 	}
-	if len(k.enrolled()) > 0 {
-		t.Errorf("the keeper was asked to enrol %v", k.enrolled())
+	// A region can invent members of a keeper that needs no invitations, so it may not forward any.
+	free := member.PinOf(uninvited.says.Identity)
+	if s, err := r.Enrol(r.ctx, &v1.EnrolRequest{Agent: r.id + ".a", Enrolments: []*v1.Enrolment{{Keeper: free[:], Sealed: []byte("sealed")}}}); err != nil || len(s.Receipts) != 1 ||
+		!strings.Contains(s.Receipts[0].Refused, "rule member: behind a region, members need invitations") {
+		t.Errorf("with a keeper that needs no invitations: %v, %v", s, err)
 	}
-	if s, err := enrol(r, r.id+".a", 1); err != nil || len(s.Receipts) != 1 || len(s.Statements) != 1 || !slices.Equal(k.enrolled(), []string{r.id + ".a"}) {
+	if all := slices.Concat(k.enrolled(), uninvited.enrolled()); len(all) > 0 {
+		t.Errorf("keepers were asked to enrol %v", all)
+	}
+	if s, err := enrol(r, r.id+".a", 1); err != nil || len(s.Receipts) != 1 || len(s.Statements) != 2 || !slices.Equal(k.enrolled(), []string{r.id + ".a"}) {
 		t.Errorf("%v, %v; the keeper was asked to enrol %v", s, err, k.enrolled())
 	}
 }
