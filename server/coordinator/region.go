@@ -243,7 +243,12 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 			continue // the clients have changed since the count
 		}
 		s, err := r.hub.Announce(ctx, q)
-		if err != nil {
+		if connect.CodeOf(err) == connect.CodeInvalidArgument {
+			// An agent of the region can cause this with too many clients. The clients that the hub
+			// knows still take part.
+			r.Log.Error("the hub refused the list of the region's clients", "clients", len(q.Clients), "error", err)
+			continue
+		} else if err != nil {
 			return err
 		}
 		if len(s.Refused) > 0 {
