@@ -327,7 +327,7 @@ func (s *site) invent(region v1.AgentServiceClient, id, plan string, task *v1.Ta
 	for _, c := range task.Clients {
 		q.Shares = append(q.Shares, &v1.Share{Client: c})
 	}
-	said, err := protocol.SendResult(s.t.Context(), region, nil, q, make([]byte, of.MaskedBytes()), 4<<20)
+	said, err := protocol.SendResult(s.t.Context(), region, nil, q, make([]byte, of.MaskedBytes()), 4<<20, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}

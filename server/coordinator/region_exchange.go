@@ -46,7 +46,8 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 			return err
 		}
 	}
-	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk)
+	_, waits := r.waits[run]
+	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk, waits)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 type absent struct {
 	v1.AgentServiceClient
 	run     string
-	offered map[string]int // results by run
+	offered map[string]int // results by run; those without their numbers have a question mark
 	calls   int
 }
 
@@ -34,8 +34,13 @@ func (h *absent) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 func (h *absent) Exchange(_ context.Context, q *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
 	a := &v1.ExchangeResponse{NextContactMs: 1000}
 	if q.Result != nil {
-		h.offered[q.Result.Run]++
 		a.Received = &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}
+		if name := q.Result.Run; len(q.Result.Chunk) == 0 {
+			h.offered[name+"?"]++
+			a.Received = &v1.Received{Outcome: v1.Outcome_OUTCOME_PART}
+		} else {
+			h.offered[name]++
+		}
 		if q.Result.Run == h.run {
 			a.Received = &v1.Received{Outcome: v1.Outcome_OUTCOME_UNKNOWN, Reason: "keeper auditor does not answer"}
 		}
@@ -108,10 +113,10 @@ func TestRelayWhileKeeperIsAway(t *testing.T) {
 	tick("soon afterwards", map[string]int{})
 	again := func() { r.waits["a"] = r.waits["a"].Add(-offerEvery) }
 	again()
-	tick("later", map[string]int{"a": 1})
+	tick("later", map[string]int{"a?": 1})
 	hub.run = ""
 	again()
-	tick("the keeper is back", map[string]int{"a": 3})
+	tick("the keeper is back", map[string]int{"a?": 1, "a": 3})
 	for _, run := range []string{"a", "b"} {
 		if left, err := s.Relay.Sendings(t.Context(), run); err != nil || len(left) > 0 {
 			t.Errorf("run %s still has %v, %v", run, left, err)
