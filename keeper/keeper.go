@@ -165,8 +165,8 @@ func (k *Keeper) Close() error {
 // Pin returns the pin of the keeper's identity.
 func (k *Keeper) Pin() member.Pin { return k.pin }
 
-// fresh prepares for a call: it reads the state again after a failed write, replaces old keys,
-// and renews the statement.
+// fresh prepares for a call: it reads the state again after a failed write, renews the statement,
+// and replaces old keys.
 func (k *Keeper) fresh() error {
 	if k.deferred != nil {
 		write := k.deferred
@@ -181,10 +181,12 @@ func (k *Keeper) fresh() error {
 		}
 		k.stale = false
 	}
-	if err := k.rotate(); err != nil {
+	// Renew the statement before its sealing key can be deleted. Without its key, renew would take the
+	// keeper for one that has lost its keys, and change the number for which open rounds are masked.
+	if err := k.renew(); err != nil {
 		return err
 	}
-	return k.renew()
+	return k.rotate()
 }
 
 // Rotate replaces keys that are too old, and renews the statement. The keeper also does this at

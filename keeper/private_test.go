@@ -134,6 +134,9 @@ func play(t *testing.T, seed uint64, cases int, plant string) tally {
 	for _, k := range g.keepers {
 		k.close()
 	}
+	if plant == "" && g.tally.Wrong+g.tally.Leaked > 0 {
+		t.Errorf("world %d, which -first %d -cases %d repeats: %+v", seed, seed, casesOfWorld, g.tally)
+	}
 	return g.tally
 }
 
@@ -146,6 +149,9 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	}
 	g := &game{world: newWorld(t, seed, 1+rng.IntN(3), rules, plant), plant: plant, seen: map[string]*seen{}, rounds: map[string]int64{}}
 	hostile := rng.IntN(1 + min(members-1, int(rules.Cell)))
+	if members <= int(rules.Least)+hostile { // no rule protects a single agent among so many hostile ones
+		hostile = min(hostile, int(rules.Least)-2)
+	}
 	invented := 0
 	if plant == ruleInvitation || rng.IntN(4) == 0 {
 		invented = 10 * members

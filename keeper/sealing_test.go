@@ -68,3 +68,21 @@ func TestSealingKeyGoes(t *testing.T) {
 		t.Error("the key is in use again")
 	}
 }
+
+// TestQuietKeeper lets nobody call a keeper for more than a day. The key for its enrolments is
+// replaced, and a round that was masked before the next call can still be released.
+func TestQuietKeeper(t *testing.T) {
+	w := newWorld(t, 1, 1, testRules())
+	w.fleet(6)
+	w.clock = w.clock.Add(20 * time.Hour) // two days after the enrolments
+	k := w.keepers[0]
+	before := k.Statement()
+	q := w.round("run", 0, 4)
+	all := everybody(w, q)
+	if sum, err := w.open(q, all); err != nil || !slices.Equal(sum, plain(q, all)) {
+		t.Errorf("%v, %v, want %v", sum, err, plain(q, all))
+	}
+	if now := k.Statement(); now.Number != before.Number || bytes.Equal(now.SealingKey, before.SealingKey) {
+		t.Errorf("the statement had the number %d, and has %d; the key for enrolments is the same: %t", before.Number, now.Number, bytes.Equal(now.SealingKey, before.SealingKey))
+	}
+}

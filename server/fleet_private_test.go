@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (s *site) auditor(name string) *auditor {
 
 func (a *auditor) start() {
 	a.t.Helper()
-	k, err := keeper.Open(a.dir, keeper.Options{Fleet: "fleet", Rules: &v1.KeeperRules{Least: 2, Quorum: 500, Cell: 100}, Log: a.log("keeper")})
+	k, err := keeper.Open(a.dir, keeper.Options{Fleet: "fleet", Rules: &v1.KeeperRules{Least: 2, Quorum: 500, Cell: 100, Invited: true}, Log: a.log("keeper")})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -122,12 +123,22 @@ func (a *auditor) admit(database string) {
 func (s *site) hostPrivate(name string, i *identity.Identity, d *series.Dataset, k *kernel.Set, all ...*auditor) {
 	p := policy.None()
 	p.Private, p.LeastMembers = policy.PrivateRequire, 2
+	var codes []string
 	for _, a := range all {
 		p.Keepers = append(p.Keepers, a.pin.String())
+		code, err := a.keeper.Invite(1, time.Now().Add(time.Hour), name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		codes = append(codes, a.pin.String()+" "+code.String()+"\n")
+	}
+	invitations := filepath.Join(s.dir, name+".invitations")
+	if err := os.WriteFile(invitations, []byte(strings.Join(codes, "")), 0o600); err != nil {
+		s.t.Fatal(err)
 	}
 	s.spawn(name, func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
-			Dir: filepath.Join(s.dir, name), Server: i.Server(), Client: i.HTTPClient(), Dataset: d, Kernel: k, Log: s.log(name), Policy: &p, Name: i.ID(),
+			Dir: filepath.Join(s.dir, name), Server: i.Server(), Client: i.HTTPClient(), Dataset: d, Kernel: k, Log: s.log(name), Policy: &p, Name: i.ID(), Invitations: invitations,
 		})
 	})
 }
@@ -316,7 +327,7 @@ func (s *site) invent(region v1.AgentServiceClient, id, plan string, task *v1.Ta
 	for _, c := range task.Clients {
 		q.Shares = append(q.Shares, &v1.Share{Client: c})
 	}
-	said, err := protocol.SendResult(s.t.Context(), region, nil, q, make([]byte, of.MaskedBytes()), 4<<20)
+	said, err := protocol.SendResult(s.t.Context(), region, nil, q, make([]byte, of.MaskedBytes()), 4<<20, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}

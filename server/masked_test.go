@@ -50,6 +50,8 @@ type open struct {
 	newest   int64                                // the newest round that the keeper claims to have released
 	releases map[int64][]*v1.KeeperReleaseRequest // by round
 	members  []string                             // in the order of their enrolment
+	slow     chan struct{}                        // if it is not nil, checks wait until it is closed
+	gaveUp   bool                                 // whether the server has given up waiting for a check
 }
 
 func newOpen(t testing.TB) *open {
@@ -60,7 +62,7 @@ func newOpen(t testing.TB) *open {
 	k := &open{identity: identity, key: mask.NewKey(), releases: map[int64][]*v1.KeeperReleaseRequest{}}
 	k.says = &v1.KeeperStatement{
 		Identity: identity.Public().(ed25519.PublicKey), Fleet: "fleet", SealingKey: sealing, Number: 1,
-		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100},
+		NotAfter: time.Now().Add(time.Hour).Unix(), Rules: &v1.KeeperRules{Least: 2, Cell: 100, Invited: true},
 	}
 	k.start(t, "127.0.0.1:0")
 	return k
@@ -156,7 +158,19 @@ func (k *open) Release(_ context.Context, q *v1.KeeperReleaseRequest) (*v1.Keepe
 }
 
 // Check implements the rule check: norm.
-func (k *open) Check(_ context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
+func (k *open) Check(ctx context.Context, q *v1.KeeperCheckRequest) (*v1.KeeperCheckResponse, error) {
+	k.mu.Lock()
+	slow := k.slow
+	k.mu.Unlock()
+	if slow != nil {
+		select {
+		case <-slow:
+		case <-ctx.Done():
+			k.mu.Lock()
+			k.gaveUp = true
+			k.mu.Unlock()
+		}
+	}
 	if err := member.CheckRound(q.Round); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
@@ -289,6 +303,7 @@ func TestMaskedRounds(t *testing.T) {
 	wrong("a plain update", "the plan is private, and the result is not masked", st.update(y, "b0", 1), func(*v1.Result) {})
 	wrong("a short nonce", "the nonce has 15 bytes", q, func(q *v1.Result) { q.Nonce = q.Nonce[1:] })
 	wrong("a negative part", "the result is number -1", q, func(q *v1.Result) { q.Part = -1 })
+	wrong("a part that keepers refuse", "the result is number 65536 of its agent in the round, want 0 to 65535", q, func(q *v1.Result) { q.Part = member.MaxParts })
 	wrong("a short vector", "bytes, want", q, func(q *v1.Result) { whole(q, q.Chunk[8:]) })
 	wrong("an example", "contains more than the name of client b1", q, func(q *v1.Result) { q.Shares[1].Examples = 5 })
 	wrong("an evaluation", "must not have an evaluation", q, func(q *v1.Result) { q.Evaluation = &v1.Evaluation{Clients: 1} })
@@ -648,6 +663,41 @@ func TestCheckedResults(t *testing.T) {
 	}
 	a.counted(st.masked(x, a.id, 0, k, "a0", "a1", "a2", "a3"))
 	st.weights(run, 2)
+}
+
+// TestSlowKeeper checks that the results of other runs do not wait for a keeper that takes long to
+// check a result.
+func TestSlowKeeper(t *testing.T) {
+	k, other := newOpen(t), newOpen(t)
+	st := newStation(t, func(c *Config) {
+		c.Keepers = []keepers.Address{k.address("auditor"), other.address("union")}
+	})
+	a, b := st.join("a0", "a1"), st.join("b0", "b1")
+	checked := strings.NewReplacer("check: none", "check: norm", "clip: 0", "clip: 1.5", ", union", "").Replace(hiddenPlan)
+	slow, quick, plain := st.start(checked), st.start(strings.Replace(checked, "auditor", "union", 1)), st.start(plainPlan)
+	k.mu.Lock()
+	k.slow = make(chan struct{})
+	k.mu.Unlock()
+	waits := st.masked(a.task(slow, 0), a.id, 0, []*open{k}, "a0", "a1")
+	others := []*v1.Result{st.sum(b.task(plain, 0), "b0", "b1"), st.masked(b.task(quick, 0), b.id, 0, []*open{other}, "b0", "b1")}
+	done := make(chan error, 1)
+	go func() {
+		s, err := a.Push(a.ctx, waits)
+		if err == nil && s.Outcome != v1.Outcome_OUTCOME_COUNTED {
+			err = errors.New(s.String())
+		}
+		done <- err
+	}()
+	testkit.Eventually(t, "the result waits", func() bool { return st.waiting() == 1 })
+	for _, q := range others {
+		b.counted(q)
+	}
+	close(k.slow)
+	testkit.Must(t, <-done)
+	if k.mu.Lock(); k.gaveUp {
+		t.Error("other results were counted only after the server had given up waiting for the keeper")
+	}
+	k.mu.Unlock()
 }
 
 // waiting returns the number of results that wait to be counted.

@@ -34,7 +34,8 @@ func (st *station) added(names []string, all ...*v1.Result) *v1.Result {
 
 // TestRegionOfPrivateRun trains private rounds with agents of a hub and of a region. The
 // weights equal those of the plain run, the hub asks the keeper once for all agents, and the
-// region deletes what it has forwarded.
+// region deletes what it has forwarded. The hub still counts the region's sums after an agent has
+// reused the part of a counted result.
 func TestRegionOfPrivateRun(t *testing.T) {
 	k := []*open{newOpen(t)}
 	hub := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k[0].address("auditor")} })
@@ -86,20 +87,23 @@ func TestRegionOfPrivateRun(t *testing.T) {
 			t.Errorf("the keeper was asked %d times, for %v, want %v", len(asked), names, want)
 		}
 	}
-	for _, table := range []string{"masks", "partials", "updates"} {
+	x, y := a.task(hidden, 2), b.task(hidden, 2)
+	for table, want := range map[string]int{"masks": 0, "partials": 0, "updates": 0, "private_rounds": 1} {
 		var n int
 		testkit.Must(t, region.ledger.Store.DB.QueryRow("SELECT count(*) FROM "+table+" WHERE run = $1", hidden).Scan(&n))
-		if n != 0 {
-			t.Errorf("the region has %d rows in %s after the hub's verdicts", n, table)
+		if n != want {
+			t.Errorf("the region has %d rows in %s after the hub's verdicts, want %d", n, table, want)
 		}
 	}
-	a.task(hidden, 2)
-	b.task(hidden, 2)
-	var n int
-	testkit.Must(t, region.ledger.Store.DB.QueryRow("SELECT count(*) FROM private_rounds WHERE run = $1", hidden).Scan(&n))
-	if n != 1 {
-		t.Errorf("the region has the statements of %d rounds", n)
+	accepted(b, region.masked(y, b.id, 0, k, "r0"))
+	testkit.Eventually(t, "the hub counts a result", func() bool { return b.heard(hidden, 2, "r0") == v1.Outcome_OUTCOME_COUNTED })
+	if s, err := b.Push(b.ctx, region.masked(y, b.id, 0, k, "r1")); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED || !strings.Contains(s.Reason, "rule part") {
+		t.Errorf("the same part again: %v, %v", s, err)
 	}
+	accepted(b, region.masked(y, b.id, 1, k, "r1"))
+	accepted(c, region.masked(c.task(hidden, 2), c.id, 0, k, "r2"))
+	a.counted(hub.masked(x, a.id, 0, k, "a0"))
+	hub.weights(hidden, 3)
 }
 
 // TestLyingRegion sends sums of a region that lies about their members. The hub refuses these
@@ -138,7 +142,7 @@ func TestLyingRegion(t *testing.T) {
 	wrong(r, "fewer clients", "rule members: the members have 2 clients, and the sum has 3", both, set(0, func(m *v1.MaskedResult) { m.Clients = 1 }))
 	wrong(r, "no clients", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Clients = 0 }))
 	wrong(r, "a long nonce", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Nonce = make([]byte, 17) }))
-	wrong(r, "many parts", "rule members: the result is number 60000", both, set(0, func(m *v1.MaskedResult) { m.Part = 60000 }))
+	wrong(r, "many parts", "rule members: a result of agent", both, set(0, func(m *v1.MaskedResult) { m.Part = member.MaxParts }))
 	wrong(r, "a mask of its own", "rule members: a result with members must be masked, without a nonce", both, func(q *v1.Result) { q.Nonce = make([]byte, 16) })
 	wrong(r, "a plain sum", "the plan is private, and the result is not masked", both, func(q *v1.Result) { q.Form = v1.Form_FORM_SUM })
 	wrong(r, "one member less", "rule members: the members have 2 clients, and the sum has 3", both, func(q *v1.Result) { q.Members = q.Members[:1] })
@@ -147,7 +151,7 @@ func TestLyingRegion(t *testing.T) {
 	// A member is counted once in a round, even if it is in several sums.
 	r.counted(st.added(names[:1], part(y, names[0], 0, "r0", "r1")))
 	wrong(r, "a counted member", "rule part: another result of agent "+names[0]+" is number 0 of the round", st.added(names[:1], part(y, names[0], 0, "r2")), func(*v1.Result) {})
-	last := st.added(names[1:], part(y, names[1], 0, "r2"))
+	last := st.added(names[1:], part(y, names[1], member.MaxParts-1, "r2"))
 	r.counted(last)
 	r.counted(last) // the answer to it was lost
 	a.counted(part(x, a.id, 0, "a0", "a1"))
@@ -206,9 +210,10 @@ func TestRegionMustNotAddChecked(t *testing.T) {
 
 // TestEnrolBehindRegion checks which enrolments a hub forwards.
 func TestEnrolBehindRegion(t *testing.T) {
-	k := newOpen(t)
-	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k.address("auditor")} })
-	testkit.Eventually(t, "the keeper has answered", func() bool { return st.keepers.Least("auditor") == 2 })
+	k, uninvited := newOpen(t), newOpen(t)
+	uninvited.says.Rules.Invited = false
+	st := newStation(t, func(c *Config) { c.Keepers = []keepers.Address{k.address("auditor"), uninvited.address("uninvited")} })
+	testkit.Eventually(t, "the keepers have answered", func() bool { return st.keepers.Least("auditor") == 2 && st.keepers.Least("uninvited") == 2 })
 	r, a, limited := st.join(), st.join(), st.join()
 	_, err := st.ledger.Store.Write.Exec("UPDATE agents SET most_clients = 3 WHERE id = $1", limited.id)
 	testkit.Must(t, err)
@@ -234,10 +239,16 @@ func TestEnrolBehindRegion(t *testing.T) {
 	if s, err := enrol(limited, limited.id+".a", 1); err != nil || len(s.Receipts) != 1 || !strings.Contains(s.Receipts[0].Refused, "is not a region") {
 		t.Errorf("of an agent with a limit on its clients: %v, %v", s, err)
 	}
-	if len(k.enrolled()) > 0 {
-		t.Errorf("the keeper was asked to enrol %v", k.enrolled())
+	// A region can invent members of a keeper that needs no invitations, so it may not forward any.
+	free := member.PinOf(uninvited.says.Identity)
+	if s, err := r.Enrol(r.ctx, &v1.EnrolRequest{Agent: r.id + ".a", Enrolments: []*v1.Enrolment{{Keeper: free[:], Sealed: []byte("sealed")}}}); err != nil || len(s.Receipts) != 1 ||
+		!strings.Contains(s.Receipts[0].Refused, "rule member: behind a region, members need invitations") {
+		t.Errorf("with a keeper that needs no invitations: %v, %v", s, err)
 	}
-	if s, err := enrol(r, r.id+".a", 1); err != nil || len(s.Receipts) != 1 || len(s.Statements) != 1 || !slices.Equal(k.enrolled(), []string{r.id + ".a"}) {
+	if all := slices.Concat(k.enrolled(), uninvited.enrolled()); len(all) > 0 {
+		t.Errorf("keepers were asked to enrol %v", all)
+	}
+	if s, err := enrol(r, r.id+".a", 1); err != nil || len(s.Receipts) != 1 || len(s.Statements) != 2 || !slices.Equal(k.enrolled(), []string{r.id + ".a"}) {
 		t.Errorf("%v, %v; the keeper was asked to enrol %v", s, err, k.enrolled())
 	}
 }

@@ -150,7 +150,7 @@ func TestPushResumes(t *testing.T) {
 	}
 	c := &scales{AgentServiceClient: a}
 	for range 2 { // the second push sends no numbers
-		s, err := protocol.SendResult(t.Context(), c, nil, q, numbers, len(numbers)/5)
+		s, err := protocol.SendResult(t.Context(), c, nil, q, numbers, len(numbers)/5, false)
 		testkit.Must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)

@@ -205,6 +205,44 @@ func TestChunks(t *testing.T) {
 	})
 }
 
+// TestLeaseDuringUpload checks that each chunk of a result extends the lease of its turn, because an
+// upload over a slow link can take longer than a lease.
+func TestLeaseDuringUpload(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0", "a1")
+	task := a.task(st.start(small), 0)
+	write := st.ledger.Store.Write
+	shorten := func(left time.Duration) {
+		t.Helper()
+		_, err := write.Exec("UPDATE leases SET until = $1", time.Now().Add(left).UnixMilli())
+		testkit.Must(t, err)
+		_, err = write.Exec("UPDATE stamps SET stamp = stamp + 1")
+		testkit.Must(t, err)
+	}
+	extended := func(client string) bool {
+		t.Helper()
+		var until int64
+		testkit.Must(t, write.QueryRow("SELECT until FROM leases WHERE client = $1", client).Scan(&until))
+		return time.Until(time.UnixMilli(until)) > st.Lease/2
+	}
+	q := st.update(task, "a0", 1)
+	all := q.Chunk
+	for _, n := range []int{len(all) / 2, len(all) - 1} {
+		shorten(st.Lease / 10)
+		testkit.Eventually(t, "the gateway knows the leases", func() bool {
+			_, err := a.Exchange(t.Context(), &v1.ExchangeRequest{Training: []*v1.Turns{{Run: task.Run, Clients: []string{"a1"}}}})
+			testkit.Must(t, err)
+			return extended("a1")
+		})
+		q.Chunk = all[q.Offset:n]
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_PART || !extended("a0") {
+			t.Errorf("%d of %d bytes: %v, %v; the lease is extended: %t", n, len(all), s, err, extended("a0"))
+		}
+		q.Offset = int64(n)
+	}
+}
+
 // TestReplays checks that sending a result again, or sending different numbers for the same
 // turn, changes nothing, whether at the same time, afterwards, or after the round.
 func TestReplays(t *testing.T) {

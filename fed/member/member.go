@@ -36,8 +36,8 @@ const (
 	MaxResults   = 200_000 // results in a release
 	MaxChecked   = 256     // results in one call
 	MaxEnrolled  = 64      // likewise
+	MaxParts     = 1 << 16 // results of an agent in a round
 	maxStatement = 8 << 10
-	maxPart      = 1 << 16
 	maxClients   = 1 << 20
 )
 
@@ -251,7 +251,7 @@ func checkLimits(q *v1.MaskedRound) error {
 
 // CheckResult returns an error for a result that is impossible for every agent.
 func CheckResult(r *v1.MaskedResult) error {
-	if !validName(r.GetAgent()) || r.Part < 0 || r.Part >= maxPart || r.Clients < 1 || r.Clients > maxClients || len(r.Nonce) != len(mask.Nonce{}) {
+	if !validName(r.GetAgent()) || r.Part < 0 || r.Part >= MaxParts || r.Clients < 1 || r.Clients > maxClients || len(r.Nonce) != len(mask.Nonce{}) {
 		return fmt.Errorf("a result of agent %.40q, part %d, %d clients, with a nonce of %d bytes", r.GetAgent(), r.GetPart(), r.GetClients(), len(r.GetNonce()))
 	}
 	return nil

@@ -70,13 +70,14 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 // SendResult sends the numbers of a result in chunks and returns the server's verdict on the
 // complete result. It sets the checksum and the size in q. It does not resend chunks that the
 // server already has from an earlier attempt. training lists the turns in progress, for which
-// the server assigns no tasks.
-func SendResult(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int) (*v1.Received, error) {
+// the server assigns no tasks. With offer, it first asks whether the server takes the result now,
+// as it always does for a result of several chunks.
+func SendResult(ctx context.Context, service v1.AgentServiceClient, training []*v1.Turns, q *v1.Result, numbers []byte, chunk int, offer bool) (*v1.Received, error) {
 	q.Checksum, q.Size, q.Offset = Checksum(numbers), int64(len(numbers)), 0
 	// A server may lose chunks and request them again. Limit the number of requests.
 	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
-		if i == 0 && len(numbers) > chunk {
+		if i == 0 && (offer || len(numbers) > chunk) {
 			q.Chunk = nil // the response contains the position to continue from, or a verdict that the result is no longer wanted
 		}
 		s, err := service.Exchange(ctx, &v1.ExchangeRequest{Training: training, Result: q})

@@ -132,6 +132,7 @@ func drawPrivate(seed uint64) setting {
 	s := draw(seed)
 	r := rand.New(rand.NewPCG(seed, 3))
 	x := &privacy{keepers: 1 + r.IntN(2), check: []string{"none", "norm"}[r.IntN(2)], robust: "none", quorum: 0.1, invited: r.IntN(2) == 0, midnight: r.IntN(3) == 0}
+	x.invited = x.invited || s.region        // behind a region, members need invitations
 	s.private, s.kind = x, s.kind%3          // the other plans cannot be private
 	if x.check == "norm" && r.IntN(3) == 0 { // with one client per agent, the chosen results show the chosen clients
 		x.robust, s.clients, s.kind = "nearest", []int{1, 1, 1, 1, 1}, s.kind%2

@@ -73,6 +73,7 @@ type relay struct {
 	announced     time.Time              // time of the last announcement of the clients
 	clients       int64                  // number of announced clients
 	sent          map[string]bool        // sendings that the hub has accepted, by run and ID
+	waits         map[string]time.Time   // runs whose results the hub cannot count now, and the time to offer them again
 	since         map[roundKey]time.Time // time at which a round's first unsent result was seen
 	retry         backoff.Backoff        // delays while the hub cannot be reached
 	nextIdleCheck time.Time              // time of the next search for idle runs
@@ -99,6 +100,8 @@ const (
 	// hub's limit for one agent.
 	announcedKinds = 4
 	retryReleases  = time.Minute
+	// offerEvery is the time after which results are offered again that the hub could not count.
+	offerEvery = 5 * time.Second
 )
 
 // RunRegion relays tasks and results between the hub and the region until ctx ends.
@@ -109,7 +112,7 @@ func RunRegion(ctx context.Context, c RegionConfig) error {
 	limited.Timeout = callTimeout
 	c.Client = &limited
 	r := &relay{
-		RegionConfig: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
+		RegionConfig: c, sent: map[string]bool{}, waits: map[string]time.Time{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes), protocol.Client()),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_region_sendings_total", Help: "Sums and updates on which the hub has decided, by outcome.",
@@ -240,7 +243,12 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 			continue // the clients have changed since the count
 		}
 		s, err := r.hub.Announce(ctx, q)
-		if err != nil {
+		if connect.CodeOf(err) == connect.CodeInvalidArgument {
+			// An agent of the region can cause this with too many clients. The clients that the hub
+			// knows still take part.
+			r.Log.Error("the hub refused the list of the region's clients", "clients", len(q.Clients), "error", err)
+			continue
+		} else if err != nil {
 			return err
 		}
 		if len(s.Refused) > 0 {
@@ -297,8 +305,8 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 }
 
 // push sends the sendings that the hub does not have yet. After callTimeout it stops until
-// the next tick, so that check-ins can extend leases in between. A run whose keepers do not
-// answer does not stop the others.
+// the next tick, so that check-ins can extend leases in between. A run whose results cannot be sent
+// does not stop the others.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
 	runs, err := r.Ledger.Relay.Adopted(ctx)
@@ -307,6 +315,9 @@ func (r *relay) push(ctx context.Context) error {
 	}
 	var failed error
 	for _, run := range runs {
+		if r.Ledger.Now().Before(r.waits[run]) {
+			continue
+		}
 		all, err := r.Ledger.Relay.Sendings(ctx, run)
 		if err != nil {
 			return err
@@ -318,7 +329,13 @@ func (r *relay) push(ctx context.Context) error {
 			if time.Since(begun) > callTimeout {
 				return failed
 			}
-			if err := r.send(ctx, run, &all[i]); err != nil {
+			err := r.send(ctx, run, &all[i])
+			if errors.Is(err, errNotNow) { // the hub answers, so the relay must not back off
+				r.wait(run, err)
+				break
+			}
+			delete(r.waits, run)
+			if err != nil {
 				failed = errors.Join(failed, fmt.Errorf("sending %s of run %s to the hub: %w", all[i].ID, run, err))
 				break
 			}
@@ -328,6 +345,14 @@ func (r *relay) push(ctx context.Context) error {
 		}
 	}
 	return failed
+}
+
+// wait makes a run's results wait, because the hub cannot count them now.
+func (r *relay) wait(run string, why error) {
+	if _, again := r.waits[run]; !again {
+		r.Log.Warn("results of a run wait in this region", "run", run, "reason", why)
+	}
+	r.waits[run] = r.Ledger.Now().Add(offerEvery)
 }
 
 // declineExpired withdraws the region's expired leases, and declines their turns at the hub.

@@ -46,12 +46,13 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 			return err
 		}
 	}
-	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk)
+	_, waits := r.waits[run]
+	answer, err := protocol.SendResult(ctx, r.hub, r.named, q, numbers, chunk, waits)
 	if err != nil {
 		return err
 	}
-	if answer.Outcome == v1.Outcome_OUTCOME_UNKNOWN { // as while a keeper of the run does not answer
-		return fmt.Errorf("the hub cannot count it now: %s", answer.Reason)
+	if answer.Outcome == v1.Outcome_OUTCOME_UNKNOWN {
+		return fmt.Errorf("%w: %s", errNotNow, answer.Reason)
 	}
 	r.sent[run+s.ID] = true
 	if answer.Outcome == v1.Outcome_OUTCOME_CLOSED {
@@ -59,6 +60,10 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	}
 	return r.verdict(ctx, run, s, answer.Outcome, nil, answer.Reason)
 }
+
+// errNotNow means that the hub cannot count a result now, for example because a keeper of its run
+// does not answer.
+var errNotNow = errors.New("the hub cannot count it now")
 
 // numbersOf returns the sum of the parts of a sending, as the hub expects it.
 func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,15 +61,9 @@ type counter struct {
 	log     *slog.Logger
 	metrics *metrics
 	random  func(agent string) float64
-	// home is the context of the running gateway. Transactions use this context because they
-	// serve many callers.
-	home atomic.Pointer[context.Context]
 	// judge asks the keepers of private plans about results.
 	judge func(ctx context.Context, all []*arrived) (accepted, again []*arrived)
-	// away means that the database did not respond recently. tries is the number of calls that
-	// nevertheless try.
-	away  atomic.Bool
-	tries atomic.Int64
+	*database
 
 	mu      sync.Mutex
 	waiting []*arrived
@@ -76,8 +71,56 @@ type counter struct {
 	enough  chan struct{} // has a value when a whole batch waits
 }
 
+// database is what all counters of a gateway know about the ledger.
+type database struct {
+	// home is the context of the running gateway. Transactions use this context because they
+	// serve many callers.
+	home atomic.Pointer[context.Context]
+	// away means that the database did not respond recently. tries is the number of calls that
+	// nevertheless try.
+	away  atomic.Bool
+	tries atomic.Int64
+}
+
 func newCounter(c *Config, known *mirror, m *metrics) *counter {
-	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, random: c.Random, enough: make(chan struct{}, 1)}
+	return &counter{ledger: c.Ledger, mirror: known, wake: c.Wake, log: c.Log, metrics: m, random: c.Random, database: &database{}, enough: make(chan struct{}, 1)}
+}
+
+// apart holds the counters of results that keepers check, by the names of the keepers. A keeper
+// can take seconds for each of its answers, and other results must not wait for it.
+type apart struct {
+	mu  sync.Mutex
+	all map[string]*counter
+	new func() *counter
+}
+
+func newApart(c *Config, usual *counter) *apart {
+	return &apart{all: map[string]*counter{}, new: func() *counter {
+		one := newCounter(c, usual.mirror, usual.metrics)
+		one.judge, one.database = judge{c.Keepers}.all, usual.database
+		return one
+	}}
+}
+
+// of returns the counter of results that the given keepers check.
+func (p *apart) of(keepers []string) *counter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := strings.Join(keepers, " ")
+	if p.all[names] == nil {
+		p.all[names] = p.new()
+	}
+	return p.all[names]
+}
+
+// length returns the number of results that wait to be checked and counted.
+func (p *apart) length() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.all {
+		n += c.length()
+	}
+	return n
 }
 
 // maxTries is the maximum number of results that a gateway reads at a time while the database

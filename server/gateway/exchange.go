@@ -68,7 +68,7 @@ func (g *Gateway) Exchange(ctx context.Context, r *v1.ExchangeRequest) (*v1.Exch
 		if received, err = g.results.take(ctx, agent, r.Result); err != nil {
 			return nil, err
 		}
-		if received.Outcome == v1.Outcome_OUTCOME_UNKNOWN {
+		if o := received.Outcome; o == v1.Outcome_OUTCOME_UNKNOWN || o == v1.Outcome_OUTCOME_PART {
 			names.keep(r)
 		}
 		r.Result = nil // the memory of the result is no longer needed
@@ -109,8 +109,8 @@ func (g *Gateway) names(r *v1.ExchangeRequest) (n named, err error) {
 	return n, nil
 }
 
-// keep moves the turns of a result to those in training, because the agent keeps the result and its
-// leases must be extended.
+// keep moves the turns of a result to those in training, because the agent keeps the result or has more
+// of it to send, and its leases must be extended.
 func (n *named) keep(r *v1.ExchangeRequest) {
 	turns := turnsOf(r.Result)
 	r.Training = append(r.Training, turns)

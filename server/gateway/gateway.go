@@ -179,7 +179,7 @@ func New(c Config) *Gateway {
 	g.refuse = &refuser{log: c.Log, metrics: g.metrics}
 	g.mirror = newMirror(c.Ledger, c.Session)
 	g.counter = newCounter(&c, g.mirror, g.metrics)
-	g.counter.judge = judge{c.Keepers}.all
+	checked := newApart(&c, g.counter)
 	g.callers = &callers{directory: c.Ledger.Directory, trust: g.trust, refuse: g.refuse}
 	g.history = &history{ledger: c.Ledger}
 	g.heads = &heads{ledger: c.Ledger, refuse: g.refuse}
@@ -188,10 +188,10 @@ func New(c Config) *Gateway {
 	g.newClients = &newClients{ledger: c.Ledger, mirror: g.mirror, refuse: g.refuse}
 	g.tasks = &tasks{terms: c.Terms, history: g.history, heads: g.heads, newClients: g.newClients}
 	g.results = &results{
-		ledger: c.Ledger.Counter, terms: c.Terms, history: g.history, keepers: c.Keepers, mirror: g.mirror, uploads: g.uploads, counter: g.counter,
+		ledger: c.Ledger.Counter, terms: c.Terms, history: g.history, keepers: c.Keepers, mirror: g.mirror, uploads: g.uploads, counter: g.counter, checked: checked,
 		refuse: g.refuse, decline: g.decline, clients: c.Clients, region: c.Region, hub: c.Hub,
 	}
-	g.metrics.showWaiting(c.Metrics, g.counter.length)
+	g.metrics.showWaiting(c.Metrics, func() int { return g.counter.length() + checked.length() })
 	return g
 }
 

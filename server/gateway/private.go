@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"loadstar/fed/mask"
+	"loadstar/fed/member"
 	"loadstar/fed/round"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/keepers"
@@ -61,8 +62,8 @@ func (x *results) checkMasked(r *v1.Result, t *terms.Terms) string {
 	case len(r.Members) > 0: // checkMembers checks members
 	case len(r.Nonce) != len(mask.Nonce{}):
 		return fmt.Sprintf("the nonce has %d bytes, want %d", len(r.Nonce), len(mask.Nonce{}))
-	case r.Part < 0 || r.Part >= int64(x.clients):
-		return fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", r.Part, x.clients)
+	case r.Part < 0 || r.Part >= member.MaxParts: // not x.clients, which can be lower at the hub of a region
+		return fmt.Sprintf("the result is number %d of its agent in the round, want 0 to %d", r.Part, member.MaxParts-1)
 	}
 	if r.Evaluation != nil {
 		return "a masked result must not have an evaluation beside its numbers"

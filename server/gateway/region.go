@@ -13,6 +13,7 @@ import (
 	"loadstar/fed/member"
 	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/directory"
 	"loadstar/server/terms"
 )
 
@@ -137,16 +138,28 @@ func (g *Gateway) Enrol(ctx context.Context, r *v1.EnrolRequest) (*v1.EnrolRespo
 	if !behind(caller.ID, r.Agent) {
 		return nil, g.refuse.invalid("member", "rule member: %.128q is not the name of an agent behind %s", r.Agent, caller.ID)
 	}
-	// Otherwise, if keepers do not require invitations, any agent could invent members.
-	if caller.Limited {
-		why := fmt.Sprintf("rule member: %s is not a region, because the token with which it joined limits its clients", caller.ID)
-		for _, e := range r.Enrolments[:min(len(r.Enrolments), maxEnrolments)] {
-			a.Receipts = append(a.Receipts, &v1.Receipt{Keeper: e.GetKeeper(), Refused: why})
+	var valid []*v1.Enrolment
+	for _, e := range r.Enrolments[:min(len(r.Enrolments), maxEnrolments+1)] { // enrol refuses more
+		if why := g.notForRegion(&caller, e); why != "" {
+			a.Receipts = append(a.Receipts, &v1.Receipt{Keeper: e.GetKeeper(), Refused: "rule member: " + why})
+		} else {
+			valid = append(valid, e)
 		}
-		return a, nil
 	}
-	a.Receipts, err = g.enrol(ctx, r.Agent, r.Enrolments)
+	receipts, err := g.enrol(ctx, r.Agent, valid)
+	a.Receipts = append(a.Receipts, receipts...)
 	return a, err
+}
+
+// notForRegion returns the reason for which an enrolment that a caller forwards is refused, or "".
+func (g *Gateway) notForRegion(caller *directory.Caller, e *v1.Enrolment) string {
+	switch {
+	case caller.Limited:
+		return fmt.Sprintf("%s is not a region, because the token with which it joined limits its clients", caller.ID)
+	case g.Keepers.Uninvited(e.GetKeeper()): // the caller could invent members without limit
+		return "behind a region, members need invitations, and this keeper has the setting 'members: server'"
+	}
+	return ""
 }
 
 // checkMembers checks the members of a region's sum. It returns the rule that they break and a
@@ -169,11 +182,8 @@ func (x *results) checkMembers(agent string, r *v1.Result, t *terms.Terms) (rule
 		if err := member.CheckResult(m); err != nil {
 			return "members", err.Error()
 		}
-		switch {
-		case !behind(agent, m.Agent):
+		if !behind(agent, m.Agent) {
 			return "member", fmt.Sprintf("%s is not behind the region %s", m.Agent, agent)
-		case m.Part >= int64(x.clients):
-			return "members", fmt.Sprintf("the result is number %d of its agent in the round, and an agent has at most %d clients", m.Part, x.clients)
 		}
 		if i > 0 {
 			last := r.Members[i-1]

@@ -25,6 +25,7 @@ type results struct {
 	mirror  *mirror
 	uploads *uploads
 	counter *counter
+	checked *apart // the counters of results that keepers check
 	refuse  *refuser
 	decline func(ctx context.Context, agent string, declines []*v1.Decline) error
 	clients int  // maximum of an agent
@@ -107,7 +108,11 @@ func (x *results) take(ctx context.Context, agent string, r *v1.Result) (*v1.Rec
 	// Without this limit, the agent would give up first and would not know the reason.
 	within, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
-	counted, err := x.counter.count(within, a)
+	counter := x.counter
+	if a.check != nil {
+		counter = x.checked.of(a.check.keepers)
+	}
+	counted, err := counter.count(within, a)
 	if refused := (*notAccepted)(nil); errors.As(err, &refused) {
 		return x.refusedByKeeper(ctx, agent, r, refused)
 	}

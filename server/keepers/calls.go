@@ -115,7 +115,11 @@ func (s *Set) Enrol(ctx context.Context, agent string, e *v1.Enrolment) *v1.Rece
 		if !slices.Equal(k.Identity[:], e.GetKeeper()) {
 			continue
 		}
-		q := &v1.KeeperEnrolRequest{Fleet: k.fleet(), Enrolments: []*v1.KeeperEnrolment{{Agent: agent, Sealed: e.Sealed}}}
+		fleet := k.fleet()
+		if fleet == "" {
+			return nil // it has not answered yet, so its rules are unknown
+		}
+		q := &v1.KeeperEnrolRequest{Fleet: fleet, Enrolments: []*v1.KeeperEnrolment{{Agent: agent, Sealed: e.Sealed}}}
 		var receipt *v1.Receipt
 		err := k.call(ctx, "enrol", enrolWithin, func(ctx context.Context) (int64, error) {
 			a, err := k.client.Enrol(ctx, q)
@@ -134,6 +138,21 @@ func (s *Set) Enrol(ctx context.Context, agent string, e *v1.Enrolment) *v1.Rece
 		return receipt
 	}
 	return nil
+}
+
+// Uninvited reports whether a keeper accepts members without invitations.
+func (s *Set) Uninvited(identity []byte) bool {
+	if s == nil {
+		return false
+	}
+	i := slices.IndexFunc(s.all, func(k *keeper) bool { return slices.Equal(k.Identity[:], identity) })
+	if i < 0 {
+		return false
+	}
+	k := s.all[i]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.says != nil && !k.says.GetRules().GetInvited()
 }
 
 func (k *keeper) fleet() string {

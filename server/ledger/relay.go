@@ -85,7 +85,7 @@ func (h *Relay) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time)
 				return err
 			}
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM private_rounds WHERE run = $1 AND round < $2 AND round NOT IN (SELECT round FROM leases WHERE run = $1)", a.Run.ID, a.Round); err != nil {
+		if err := deletePrivate(ctx, tx, a.Run.ID, a.Round); err != nil {
 			return err
 		}
 		var err error
@@ -93,6 +93,21 @@ func (h *Relay) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time)
 		return err
 	})
 	return gone, retired, err
+}
+
+// deletePrivate deletes the statements and masks of earlier rounds without leases, in which nothing
+// can be counted any more. Masks of results that are not decided stay with their sums.
+func deletePrivate(ctx context.Context, tx *sqlstore.Txn, run string, round int64) error {
+	const over = " WHERE run = $1 AND round < $2 AND round NOT IN (SELECT round FROM leases WHERE run = $1)"
+	for _, text := range []string{
+		"DELETE FROM private_rounds" + over,
+		"DELETE FROM masks" + over + " AND batch NOT IN (SELECT batch FROM partials WHERE run = $1)",
+	} {
+		if _, err := tx.ExecContext(ctx, text, run, round); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // adoptRun adds or resumes the run of a hub's task, and adds its version and round. It locks
@@ -368,7 +383,9 @@ func (h *Relay) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	}, "SELECT p."+strings.ReplaceAll(sqlstore.PartialColumns, ", ", ", p.")+", p.checksum FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch", run, s.ID)
 }
 
-// Decided stores the hub's verdict on a sending and deletes its numbers and masks.
+// Decided stores the hub's verdict on a sending and deletes its numbers. The masks of a counted
+// sending stay until the round is over, because the hub would reject the sum with another result
+// of the same agent and part.
 func (h *Relay) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
 	defer sqlstore.Wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
@@ -404,11 +421,14 @@ func (h *Relay) Closed(ctx context.Context, lead Lead, run string, s *Sending, c
 }
 
 func decide(ctx context.Context, tx *sqlstore.Txn, run, sending, outcome string) error {
-	for _, text := range []string{
+	deletes := []string{
 		"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
-		"DELETE FROM masks WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2)",
 		"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",
-	} {
+	}
+	if outcome == outcomeClosed {
+		deletes = append(deletes, "DELETE FROM masks WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2)")
+	}
+	for _, text := range deletes {
 		if _, err := tx.ExecContext(ctx, text, run, sending); err != nil {
 			return err
 		}

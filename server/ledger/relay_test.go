@@ -224,9 +224,9 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestRelayMasks checks that a sending of a private run has the masks of its results and no others, and
-// that they are deleted with its numbers. A round's statements are stored while it has leases, and
-// are not replaced.
+// TestRelayMasks checks that a sending of a private run has the masks of its results and no others.
+// The hub would reject a sum with a part that it has counted, so the region never counts such a part
+// again. A round's statements are stored while it has leases, and are not replaced.
 func TestRelayMasks(t *testing.T) {
 	pgtest.OnBoth(t, &cluster, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 9), t.Context()
@@ -273,9 +273,14 @@ func TestRelayMasks(t *testing.T) {
 		pgtest.Equal(t, "sendings", len(all), 1)
 		pgtest.Equal(t, "masks", all[0].Masks, three[2:])
 		testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", all[0].ID, true))
-		left, err := s.Counter.Masks(ctx, "run", 99)
-		testkit.Must(t, err)
-		pgtest.Equal(t, "masks after the verdicts", len(left), 0)
+		wantMasks := func(what string, want ...Mask) {
+			t.Helper()
+			left, err := s.Counter.Masks(ctx, "run", 99)
+			testkit.Must(t, err)
+			pgtest.Equal(t, what, left, want)
+		}
+		wantMasks("masks after the verdicts", three[2])
+		pgtest.Equal(t, "a counted part with another client", s.count(masked("agent", 0, 2, "09", names[4])), nil)
 
 		// With ByBatch, each batch is a sending.
 		s.count(masked("agent", 0, 3, "04", names[4]))
@@ -288,6 +293,12 @@ func TestRelayMasks(t *testing.T) {
 		private(1, "third", names[6:]...)
 		wantPrivacy(0, "")
 		wantPrivacy(1, "third")
+		wantMasks("masks of undecided results in an earlier round", all[0].Masks[0], all[1].Masks[0])
+		for _, x := range all {
+			testkit.Must(t, s.Relay.Decided(ctx, s.lead, "run", x.ID, true))
+		}
+		private(1, "third", names[6:]...)
+		wantMasks("masks of decided results in an earlier round")
 	})
 }
 

@@ -226,7 +226,7 @@ func (ct *Counter) standingsQuery(text string) func(context.Context, []turnsOf) 
 				}
 				state, known := turnStates[is]
 				if !known {
-					return fmt.Errorf("%w: table relayed: run %s, round %d, client %s: the outcome %q does not exist", sqlstore.ErrDamaged, in.run, in.round, o.client, is)
+					return fmt.Errorf("%w: table relayed: run %s, round %d, client %s: the outcome %q does not exist", sqlstore.ErrDamaged, in.run, in.round+1, o.client, is)
 				}
 				s.State = state
 				has[o] = s
