@@ -202,7 +202,6 @@ func runServer(cmd *cobra.Command, from *config.Config) (err error) {
 		}
 		service.Ready(cmd.Context(), c.Log)
 	}
-	go cli.LimitHeapGrowth(cmd.Context())
 	return server.Run(cmd.Context(), c)
 }
 
