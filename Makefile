@@ -434,10 +434,6 @@ attacks-before: ## Carry out the attacks against the servers of the commits that
 		git worktree remove --force $$dir/source; rm -rf $$dir; trap - EXIT; \
 	done
 
-.PHONY: old-state
-old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath "$(OLD)")
-
 .PHONY: bench-fleet
 bench-fleet: build ## Load-test the server with 10,000 simulated agents, beside bare HTTP and bare counting
 	bin/loadstar-lab bench fleet
