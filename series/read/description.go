@@ -1,6 +1,5 @@
 // Package read reads load data: tables in the long format (CSV, gzip, Parquet, spreadsheets)
-// with a description of their columns, and the formats of utilities (Green Button) and
-// laboratories (NREL's building stocks).
+// with a description of their columns, and the format of utilities (Green Button).
 //
 // A dataset is a folder with a dataset.yaml, or a description file of another name. The
 // description states what the tables do not show: the time zone, the unit, and whether a time
