@@ -25,12 +25,8 @@ func crowds() []Attack {
 // ghosts succeeds if no round of a run with a cohort of 10 is merged. Twelve clients are
 // honest, and an agent with 9,000 other clients does nothing after it has announced them.
 func ghosts(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--set", "rounds.lease=2s"}
 	const seen = 4 * time.Second
-	if f.knows("agents.seen") {
-		flags = append(flags, "--set", "agents.seen="+seen.String())
-	}
-	s, err := f.Serve(ctx, flags...)
+	s, err := f.Serve(ctx, "--set", "rounds.lease=2s", "--set", "agents.seen="+seen.String())
 	if err != nil {
 		return Result{}, err
 	}
@@ -118,11 +114,7 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 // holdOpen succeeds if a round stays open for the length of many leases, because an agent
 // keeps reporting that it trains. The other nine of ten clients answer at once.
 func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--set", "rounds.lease=2s"}
-	if f.knows("rounds.longest_turn") {
-		flags = append(flags, "--set", "rounds.longest_turn=6s")
-	}
-	s, err := f.Serve(ctx, flags...)
+	s, err := f.Serve(ctx, "--set", "rounds.lease=2s", "--set", "rounds.longest_turn=6s")
 	if err != nil {
 		return Result{}, err
 	}

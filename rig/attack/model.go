@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"connectrpc.com/connect"
 
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -246,9 +245,6 @@ func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	all, err := o.ListVersions(ctx, &v1.ListVersionsRequest{Run: r.Run.Id})
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		return succeeded("no earlier version is stored"), nil
-	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -282,9 +278,6 @@ func noCulprit(ctx context.Context, f *Fleet) (Result, error) {
 		return Result{}, err
 	}
 	all, err := o.ListTurns(ctx, &v1.ListTurnsRequest{Run: r.Run.Id, Round: 0, Limit: 100})
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		return succeeded("there is no view by client"), nil
-	}
 	if err != nil {
 		return Result{}, err
 	}

@@ -154,7 +154,7 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	if err := careless.Kill(); err != nil {
 		return Result{}, err
 	}
-	victim, err := f.startAgain(ctx, "careless", "1/1")
+	victim, err := f.startAgain("careless", "1/1")
 	if err != nil {
 		return Result{}, err
 	}

@@ -25,6 +25,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/internal/protocol"
+	"loadstar/metric"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -260,21 +261,6 @@ func profile(s *setup.Setup, update []float32) ([]float64, error) {
 	return all, nil
 }
 
-// alikeness returns the correlation of two vectors.
-func alikeness(x, y []float64) float64 {
-	var mx, my, xy, xx, yy float64
-	for i := range x {
-		mx += x[i] / float64(len(x))
-		my += y[i] / float64(len(y))
-	}
-	for i := range x {
-		xy += (x[i] - mx) * (y[i] - my)
-		xx += (x[i] - mx) * (x[i] - mx)
-		yy += (y[i] - my) * (y[i] - my)
-	}
-	return xy / math.Sqrt(max(xx*yy, math.SmallestNonzeroFloat64))
-}
-
 // setTrap sends weights of a lying server to an agent. Without a policy, one update must reveal
 // the home's mean load by hour. Otherwise the attack proves nothing. The attack is repelled if
 // an agent with the default policy declines both this plan and the weights with a plan that the
@@ -300,7 +286,7 @@ func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	before := alikeness(found, means)
+	before := metric.Correlation(found, means)
 	if !(before > solved) {
 		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack proves nothing", before)
 	}
