@@ -53,7 +53,16 @@ func (g *ground) attack(ctx context.Context, a Attack, folder string) (r Result,
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
+	defer func() {
+		switch x := recover().(type) {
+		case nil:
+		case failure:
+			err = x.error
+		default:
+			panic(x)
+		}
+		err = errors.Join(err, f.close())
+	}()
 	return a.Run(ctx, f)
 }
 
@@ -188,4 +197,27 @@ func run(ctx context.Context, bin string, env []string, args ...string) (string,
 		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(args[:min(2, len(args))], " "), err, strings.TrimSpace(problems.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// failure is the reason why an attack could not be carried out.
+type failure struct{ error }
+
+// check ends the attack if err is not nil, as FailNow ends a test. It must be called on the
+// attack's own goroutine.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must returns v, and ends the attack if err is not nil; see check.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// must2 is must for two values.
+func must2[T, U any](v T, w U, err error) (T, U) {
+	check(err)
+	return v, w
 }

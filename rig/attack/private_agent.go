@@ -335,10 +335,7 @@ func lieToOthers(ctx context.Context, cs *callers, changes map[string]func(*v1.T
 // example weights with which their updates are 0. It also succeeds if an agent that has masked a
 // round masks it again for other weights.
 func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
-	cs, err := f.callers(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	cs := must(f.callers(ctx))
 	dead := func(x *v1.Task) { x.Weights = cs.put(make([]byte, len(cs.blobs[x.Weights]))) }
 	changes := map[string]func(*v1.Task){
 		"weights": dead,
@@ -350,10 +347,7 @@ func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 	if broken, err := lieToOthers(ctx, cs, changes); broken != nil || err != nil {
 		return orSucceeded(broken), err
 	}
-	_, task, err := cs.begin("honest none", "none")
-	if err != nil {
-		return Result{}, err
-	}
+	_, task := must2(cs.begin("honest none", "none"))
 	dead(task)
 	if r, reason, err := cs.all[0].train(ctx, task); err != nil {
 		return Result{}, err
@@ -368,10 +362,7 @@ func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 // otherLimits succeeds if a sum is opened although all agents but one received limits of nearly 0,
 // or a larger size of the fleet, which makes their numbers smaller.
 func otherLimits(ctx context.Context, f *Fleet) (Result, error) {
-	cs, err := f.callers(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	cs := must(f.callers(ctx))
 	changes := map[string]func(*v1.Task){
 		"coordinate": func(x *v1.Task) { x.Limits.Coordinate = 1e-30 },
 		"norm":       func(x *v1.Task) { x.Limits.Norm = 1e-30 },

@@ -421,25 +421,14 @@ func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 // agent's seal, or an agent's own after the keeper's administrators have reset or revoked the
 // agent. A repeated seal of an existing member must change nothing.
 func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
-	open, err := f.lyingVault(ctx, "open", 1, "members: server")
-	if err != nil {
-		return Result{}, err
-	}
+	open := must(f.lyingVault(ctx, "open", 1, "members: server"))
 	again := open.members[0]
-	if _, err := open.people(ctx, "member", "reset", again.name); err != nil {
-		return Result{}, err
-	}
+	must(open.people(ctx, "member", "reset", again.name))
 	if err := open.enrol(ctx, again, member.Code{}); err != nil {
 		return Result{}, fmt.Errorf("without invitations a replayed enrolment makes no member, so this attack proves nothing: %w", err)
 	}
-	c, err := f.club(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
-	before, err := c.v.people(ctx, "member", "list", "--json")
-	if err != nil {
-		return Result{}, err
-	}
+	c := must(f.club(ctx, 1))
+	before := must(c.v.people(ctx, "member", "list", "--json"))
 	reset, revoked, hostile := c.members[0], c.members[1], c.members[3]
 	if err := reset.enrolWith(ctx, c.pin, reset.seal); err != nil {
 		return Result{}, fmt.Errorf("a member cannot repeat its enrolment: %w", err)
@@ -449,12 +438,8 @@ func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
 	} else if after != before {
 		return succeeded("a repeated enrolment changes the members from %s to %s", before, after), nil
 	}
-	if _, err := c.v.people(ctx, "member", "reset", reset.ID); err != nil {
-		return Result{}, err
-	}
-	if _, err := c.v.people(ctx, "member", "revoke", revoked.ID); err != nil {
-		return Result{}, err
-	}
+	must(c.v.people(ctx, "member", "reset", reset.ID))
+	must(c.v.people(ctx, "member", "revoke", revoked.ID))
 	damaged := slices.Clone(hostile.seal)
 	damaged[len(damaged)-1] ^= 1
 	replay := func(m *masker, sealed []byte) func() error {

@@ -34,34 +34,18 @@ type lie struct {
 // that is still training, that names a client twice, or that contains more updates than
 // clients. An honest sum of the same clients must be counted afterwards.
 func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	region, err := s.JoinOne(ctx, "region")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	region := must(s.JoinOne(ctx, "region"))
 	own := names("r", 9)
-	if _, err := region.Host(ctx, nil, own...); err != nil {
-		return Result{}, err
-	}
-	victim, err := s.JoinOne(ctx, "victim")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := victim.Host(ctx, nil, "victim"); err != nil {
-		return Result{}, err
-	}
+	must(region.Host(ctx, nil, own...))
+	victim := must(s.JoinOne(ctx, "victim"))
+	must(victim.Host(ctx, nil, "victim"))
 	training, stop := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = victim.stall(training) }) // if it ends, the round still lacks its result
 	defer wait.Wait()
 	defer stop()
-	run, err := s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1))
-	if err != nil {
-		return Result{}, err
-	}
+	run := must(s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1)))
 	var task *v1.Task
 	if ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err := region.checkIn(ctx, &v1.ExchangeRequest{})
@@ -84,10 +68,7 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 		{"no update", own, 0},
 	}
 	for _, l := range lies {
-		counted, err := region.claim(ctx, s, run, task, l)
-		if err != nil {
-			return Result{}, err
-		}
+		counted := must(region.claim(ctx, s, run, task, l))
 		if counted > 0 {
 			return succeeded("%s: %d clients are counted", l.what, counted), nil
 		}

@@ -51,22 +51,11 @@ var spyLayer = firstLayer{spyGates, spyInputs, spyGates * (spyInputs + spyHidden
 // readReading succeeds if the example reconstructed from two downloads of weights is a
 // reading of a meter, at the example's hour and day of the week.
 func readReading(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	agent, err := f.StartAgent(ctx, s, "victim", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
-	reader, err := s.JoinOne(ctx, "reader")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	agent := must(f.StartAgent(ctx, s, "victim", "1/1"))
+	reader := must(s.JoinOne(ctx, "reader"))
 	versions, _, reason, err := s.spy(ctx, agent, reader, spyPlan)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if reason != "" {
 		return repelled("the agent declines: %s", reason), nil
 	}
@@ -74,10 +63,7 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	if gates < 3 {
 		return repelled("only %d gates agree on an example", gates), nil
 	}
-	found, err := f.reading(example)
-	if err != nil {
-		return Result{}, err
-	}
+	found := must(f.reading(example))
 	if found == "" {
 		return repelled("the example %.4v is no reading", example), nil
 	}
@@ -128,40 +114,21 @@ evaluate: {every: 0}
 // readDense succeeds if an agent trains the plan and the example reconstructed from two downloads
 // belongs to a meter. An agent without a policy must be vulnerable to it.
 func readDense(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	reader, err := s.JoinOne(ctx, "reader")
-	if err != nil {
-		return Result{}, err
-	}
-	careless, err := f.StartAgent(ctx, s, "careless", "1/1", "--policy", "none")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	reader := must(s.JoinOne(ctx, "reader"))
+	careless := must(f.StartAgent(ctx, s, "careless", "1/1", "--policy", "none"))
 	versions, plan, reason, err := s.spy(ctx, careless, reader, densePlan)
 	if err != nil || reason != "" {
 		return Result{}, errors.Join(fmt.Errorf("without a policy the plan is declined: %s", reason), err)
 	}
-	found, err := f.denseExample(plan, versions)
-	if err != nil {
-		return Result{}, err
-	}
+	found := must(f.denseExample(plan, versions))
 	if found == "" {
 		return Result{}, errors.New("without a policy no example is found, so this attack proves nothing")
 	}
-	if err := careless.Kill(); err != nil {
-		return Result{}, err
-	}
-	victim, err := f.startAgain("careless", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
+	check(careless.Kill())
+	victim := must(f.startAgain("careless", "1/1"))
 	versions, plan, reason, err = s.spy(ctx, victim, reader, densePlan)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if reason != "" {
 		return repelled("without a policy: %s; with one the agent declines: %s", found, reason), nil
 	}

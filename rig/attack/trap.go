@@ -269,23 +269,14 @@ func profile(s *setup.Setup, update []float32) ([]float64, error) {
 // same weights.
 func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	const solved = 0.9
-	d, means, err := trapHome()
-	if err != nil {
-		return Result{}, err
-	}
+	d, means := must2(trapHome())
 	b := bait{plan: "name: trap\nalgorithm: fedsgd\n" + trapModel, weights: trapped}
-	s, err := trapSetup(b.plan, d)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(trapSetup(b.plan, d))
 	update, reason, err := offer(ctx, d, policy.None(), s, b)
 	if err != nil || reason != "" {
 		return Result{}, fmt.Errorf("without a policy the agent does not train: %s, %v", reason, err)
 	}
-	found, err := profile(s, update)
-	if err != nil {
-		return Result{}, err
-	}
+	found := must(profile(s, update))
 	before := metric.Correlation(found, means)
 	if !(before > solved) {
 		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack proves nothing", before)
@@ -296,9 +287,7 @@ func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 		return succeeded("correlation %.3f, and the default policy accepts the plan", before), nil
 	}
 	b.plan = "name: trap\nalgorithm: fedavg\n" + trapModel
-	if s, err = trapSetup(b.plan, d); err != nil {
-		return Result{}, err
-	}
+	s = must(trapSetup(b.plan, d))
 	unchecked := policy.Default()
 	unchecked.MostStep = 0
 	if _, reason, err = offer(ctx, d, unchecked, s, b); err != nil || reason != "" {
