@@ -19,8 +19,8 @@ import (
 // from before the release must answer the second request, and the difference between the two
 // sums must be the update of one agent. Otherwise the attack proves nothing.
 func askTwice(ctx context.Context, f *Fleet) (Result, error) {
-	v := must(f.lyingVault(ctx, "keeper", 8))
-	forgetful := must(v.copied(ctx, "copy"))
+	v := f.lyingVault(ctx, "keeper", 8)
+	forgetful := v.copied(ctx, "copy")
 	q := v.round("run", 1, "none")
 	all := v.hideAll(v.members, q)
 	sum, err := v.open(ctx, q, all)
@@ -53,7 +53,7 @@ func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 		if repeated, err := v.open(ctx, q, all); err != nil || !slices.Equal(repeated, sum) {
 			return Result{}, errors.Join(errors.New("the same request gets a different answer"), err)
 		}
-		check(v.again(ctx))
+		v.again(ctx)
 	}
 	return repelled("%d second requests are refused by rule once, also after a kill; a copy of the keeper without the release answers one, and gives an update away", len(attempts)), nil
 }
@@ -70,14 +70,14 @@ func orSucceeded(broken *Result) Result {
 // parts of a cell, or of one result that is counted twice. A keeper with the lowest possible rules
 // must reveal an update.
 func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
-	low := must(f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0"))
+	low := f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0")
 	q := low.round("run", 0, "none")
 	pair := low.hideAll(low.members[:2], q) // the second member belongs to the server
 	if sum, err := low.open(ctx, q, pair); err != nil || !slices.Equal(minus(sum, pair[1].x), pair[0].x) {
 		return Result{}, errors.Join(errors.New("a keeper with low rules does not reveal an update, so this attack proves nothing"), err)
 	}
-	v := must(f.lyingVault(ctx, "keeper", 12, "cell: 6"))
-	part := must(v.partOfCell(ctx))
+	v := f.lyingVault(ctx, "keeper", 12, "cell: 6")
+	part := v.partOfCell(ctx)
 	q = v.round("run", 0, "none")
 	all := v.hideAll(v.members, q)
 	var parts []*hidden
@@ -101,11 +101,8 @@ func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
 
 // partOfCell returns all members outside the largest cell, and one member of that cell fewer
 // than its quorum.
-func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
-	a, err := v.State(ctx, &v1.KeeperStateRequest{Fleet: keptFleet})
-	if err != nil {
-		return nil, err
-	}
+func (v *vault) partOfCell(ctx context.Context) (part []*insider) {
+	a := must(v.State(ctx, &v1.KeeperStateRequest{Fleet: keptFleet}))
 	cell, size := map[string]int64{}, map[int64]int64{}
 	for _, m := range a.Members {
 		cell[m.Agent] = m.Cell
@@ -126,9 +123,9 @@ func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 		}
 	}
 	if len(part) < keptLeast {
-		return nil, fmt.Errorf("the cells have %v members: too few for this attack", size)
+		check(fmt.Errorf("the cells have %v members: too few for this attack", size))
 	}
-	return part, nil
+	return part
 }
 
 // askForOthers succeeds if the keeper releases a sum with a result that it has not judged, or with
@@ -137,11 +134,11 @@ func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 // keeper must answer the last request, and the difference from the first sum must be the ninth
 // agent's update.
 func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
-	v := must(f.lyingVault(ctx, "keeper", 10))
+	v := f.lyingVault(ctx, "keeper", 10)
 	gone := v.members[9]
 	must(v.people(ctx, "member", "revoke", gone.name))
 	own, victim := v.members[0], v.members[8]
-	forgetful := must(v.copied(ctx, "copy"))
+	forgetful := v.copied(ctx, "copy")
 	plain := v.round("plain", 0, "none")
 	nine := v.hideAll(v.members[:9], plain)
 	q := v.round("run", 0, "norm")
@@ -190,7 +187,7 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 // askInSecondRun succeeds if results that were masked for one run are opened in another run, or
 // pass the check there. In their own run they must be opened.
 func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
-	v := must(f.lyingVault(ctx, "keeper", 8))
+	v := f.lyingVault(ctx, "keeper", 8)
 	for _, check := range []string{"none", "norm"} {
 		q := v.round("first-"+check, 0, check)
 		all := v.hideAll(v.members, q)
@@ -235,7 +232,7 @@ func short(sum []uint64) (n int) {
 // A keeper that accepts everyone whom the server names must reveal the update of the only real
 // member.
 func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
-	credulous := must(f.lyingVault(ctx, "credulous", 1, "members: server"))
+	credulous := f.lyingVault(ctx, "credulous", 1, "members: server")
 	today := mask.Day(time.Now())
 	all := slices.Clone(credulous.members)
 	for i := range keptLeast {
@@ -248,11 +245,11 @@ func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	if sum, err := credulous.open(ctx, q, h); err != nil || !slices.Equal(minus(sum, plainSum(h[1:])), h[0].x) {
 		return Result{}, errors.Join(errors.New("a keeper without invitations does not reveal an update, so this attack proves nothing"), err)
 	}
-	v := must(f.lyingVault(ctx, "keeper", 2))
+	v := f.lyingVault(ctx, "keeper", 2)
 	victim := v.members[0]
-	used := must(v.invite(ctx, 1))
+	used := v.invite(ctx, 1)
 	check(v.enrol(ctx, &insider{"user", mask.NewKey(), today}, used))
-	free := must(v.invite(ctx, 1))
+	free := v.invite(ctx, 1)
 	seal := must(member.Seal(v.says, victim.name, &victim.key, victim.day, free))
 	invented := func(code member.Code) func() error {
 		return func() error { return v.enrol(ctx, &insider{"invented", mask.NewKey(), today}, code) }
@@ -267,7 +264,7 @@ func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	if broken, err := refusals(attempts); broken != nil || err != nil {
 		return orSucceeded(broken), err
 	}
-	young := must(f.lyingVault(ctx, "young", 8, "age: 24h"))
+	young := f.lyingVault(ctx, "young", 8, "age: 24h")
 	q = young.round("run", 0, "none")
 	late := []attempt{{"members of the same day", "age", young.opens(ctx, q, young.hideAll(young.members, q))}}
 	if broken, err := refusals(late); broken != nil || err != nil {
