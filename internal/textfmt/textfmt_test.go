@@ -1,6 +1,9 @@
 package textfmt
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
@@ -13,6 +16,16 @@ func TestText(t *testing.T) {
 		}
 		if got := Plain(want); got != in && in != "'=x" {
 			t.Errorf("%q is read as %q", want, got)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		time.Hour: "1h", 15 * time.Minute: "15m", 90 * time.Minute: "1h30m", 10 * time.Hour: "10h", 10 * time.Minute: "10m", 30 * time.Second: "30s", 24 * time.Hour: "24h",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%v is written as %s, want %s", d, got, want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/internal/config"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -517,7 +518,7 @@ func (d *Description) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	d.Interval = durationName(t.interval)
+	d.Interval = textfmt.Duration(t.interval)
 	var doc yaml.Node
 	if err := doc.Encode(d); err != nil {
 		return err
