@@ -40,8 +40,8 @@ type Attack struct {
 	Alone bool
 	// Long starts the attack before the others, because it waits for more than half a minute.
 	Long bool
-	// Run carries out the attack. An error means that the attack could not be carried out,
-	// so it neither succeeded nor was repelled.
+	// Run carries out the attack. An error, returned or passed to check, means that the attack
+	// could not be carried out, so it neither succeeded nor was repelled.
 	Run func(ctx context.Context, f *Fleet) (Result, error)
 }
 

@@ -63,7 +63,7 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	if gates < 3 {
 		return repelled("only %d gates agree on an example", gates), nil
 	}
-	found := must(f.reading(example))
+	found := f.reading(example)
 	if found == "" {
 		return repelled("the example %.4v is no reading", example), nil
 	}
@@ -121,7 +121,7 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil || reason != "" {
 		return Result{}, errors.Join(fmt.Errorf("without a policy the plan is declined: %s", reason), err)
 	}
-	found := must(f.denseExample(plan, versions))
+	found := f.denseExample(plan, versions)
 	if found == "" {
 		return Result{}, errors.New("without a policy no example is found, so this attack proves nothing")
 	}
@@ -132,28 +132,19 @@ func readDense(ctx context.Context, f *Fleet) (Result, error) {
 	if reason != "" {
 		return repelled("without a policy: %s; with one the agent declines: %s", found, reason), nil
 	}
-	if found, err = f.denseExample(plan, versions); err != nil || found != "" {
-		return succeeded("%s", found), err
+	if found = f.denseExample(plan, versions); found != "" {
+		return succeeded("%s", found), nil
 	}
 	return repelled("the update gives no example"), nil
 }
 
 // denseExample reconstructs an example from a plan's weights before and after a step. It
 // returns an empty string if the example belongs to none of the meters.
-func (g *ground) denseExample(plan string, versions [2][]float32) (string, error) {
-	d, closer, err := series.OpenPrepared(g.data)
-	if err != nil {
-		return "", err
-	}
+func (g *ground) denseExample(plan string, versions [2][]float32) string {
+	d, closer := must2(series.OpenPrepared(g.data))
 	defer closer.Close()
-	k, err := kernel.Default()
-	if err != nil {
-		return "", err
-	}
-	s, err := leak.Undefended(d, k)(plan)
-	if err != nil {
-		return "", err
-	}
+	k := must(kernel.Default())
+	s := must(leak.Undefended(d, k)(plan))
 	inputs := len(s.Setup().Problem.InputNames())
 	units := 0
 	bias := 0
@@ -169,7 +160,7 @@ func (g *ground) denseExample(plan string, versions [2][]float32) (string, error
 	}
 	example, agree := reconstruct(versions[0], versions[1], firstLayer{units, inputs, bias})
 	if agree < 3 {
-		return "", nil
+		return ""
 	}
 	for i := range d.Len() {
 		m := d.Meter(i)
@@ -179,11 +170,11 @@ func (g *ground) denseExample(plan string, versions [2][]float32) (string, error
 				x[j] = float64(v)
 			}
 			if alike(example, x) {
-				return fmt.Sprintf("%d units give an example of %s with its last 24 readings", agree, m.ID), nil
+				return fmt.Sprintf("%d units give an example of %s with its last 24 readings", agree, m.ID)
 			}
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // line returns the first line that contains a word.
@@ -237,16 +228,10 @@ func alike(x, y []float64) bool {
 // reading looks up the reading of an example, whose values are the load scaled by the range of
 // the client's training data, hour / 23, and day of the week / 6. It returns an empty string if
 // there is no such reading.
-func (g *ground) reading(example []float64) (string, error) {
-	d, closer, err := series.OpenPrepared(g.data)
-	if err != nil {
-		return "", err
-	}
+func (g *ground) reading(example []float64) string {
+	d, closer := must2(series.OpenPrepared(g.data))
 	defer closer.Close()
-	zone, err := time.LoadLocation("America/Chicago") // the zone of the meters that data generate creates
-	if err != nil {
-		return "", err
-	}
+	zone := must(time.LoadLocation("America/Chicago")) // the zone of the meters that data generate creates
 	for i := range d.Len() {
 		m := d.Meter(i)
 		train := m.Load[:len(m.Load)*8/10]
@@ -261,9 +246,9 @@ func (g *ground) reading(example []float64) (string, error) {
 			day := float64((at.Weekday() + 6) % 7)
 			if math.Abs((float64(x)-low)/(high-low)-example[0]) < 5e-4 &&
 				math.Abs(float64(at.Hour())/23-example[1]) < 2e-3 && math.Abs(day/6-example[2]) < 2e-3 {
-				return fmt.Sprintf("%s, %s: %.1f kW", m.ID, at.Format("Mon 2006-01-02 15:04"), x), nil
+				return fmt.Sprintf("%s, %s: %.1f kW", m.ID, at.Format("Mon 2006-01-02 15:04"), x)
 			}
 		}
 	}
-	return "", nil
+	return ""
 }

@@ -112,9 +112,7 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
 	}
 	// The restored server must serve others, because otherwise the refusal proves nothing.
-	if _, e := back.JoinOne(ctx, "other"); e != nil {
-		return Result{}, e
-	}
+	must(back.JoinOne(ctx, "other"))
 	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		return Result{}, fmt.Errorf("the agent is refused for another reason: %w", err)
 	}
@@ -191,7 +189,7 @@ func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	for _, d := range []string{dir, filepath.Join(dir, "blobs")} {
 		check(os.MkdirAll(d, 0o755))
 	}
-	s, r := must2(scripted(ctx, f, 1, harmless))
+	s, r := scripted(ctx, f, 1, harmless)
 	if r.Run.State != "finished" {
 		return Result{}, fmt.Errorf("the run is %s %s", r.Run.State, r.Run.Reason)
 	}
