@@ -15,7 +15,7 @@ import (
 // and converts its meters.
 type Import struct {
 	// About describes the origin of the data.
-	About string
+	About    string
 	Zone     string
 	Interval time.Duration
 	// Meters is an upper bound on the number of meters.
