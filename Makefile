@@ -422,22 +422,6 @@ floods: build ## Measure honest calls during each flood, on SQLite and PostgreSQ
 	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2
 	go -C rig run ./attack -bin $(CURDIR)/bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
 
-# The newest commits without the defences, one for each review. rig/attack lists the attacks for each of them.
-UNDEFENDED := 65e9244 7e11de1
-.PHONY: attacks-before
-attacks-before: ## Carry out the attacks against the servers of the commits that were reviewed: each attack must succeed; UNDEFENDED=commit for one
-	@set -e; for commit in $(UNDEFENDED); do \
-		dir=$$(mktemp -d); trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT; \
-		git worktree add --quiet --detach $$dir/source $$commit; \
-		(cd $$dir/source && go build -o $$dir/loadstar ./cmd/loadstar); \
-		go -C rig run ./attack -bin $$dir/loadstar -before $$commit $(if $(ONLY),-only $(ONLY)); \
-		git worktree remove --force $$dir/source; rm -rf $$dir; trap - EXIT; \
-	done
-
-.PHONY: old-state
-old-state: build ## Begin runs with an older binary, OLD=path, and continue them with the current one: simulator, server, agents
-	go -C rig run ./chaos -bin $(CURDIR)/bin/loadstar -old $$(realpath "$(OLD)")
-
 .PHONY: bench-fleet
 bench-fleet: build ## Load-test the server with 10,000 simulated agents, and compare it with bare HTTP and bare counting
 	bin/loadstar-lab bench fleet

@@ -3,10 +3,11 @@ package fed
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"loadstar/internal/textfmt"
 )
 
 // Timespan is a part of a series: a number of its steps, or a duration. A duration becomes a
@@ -84,13 +85,4 @@ func (s Timespan) MarshalYAML() (any, error) {
 }
 
 // String returns the duration without trailing zero units: 1h, not 1h0m0s.
-func (d Duration) String() string {
-	text := time.Duration(d).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
+func (d Duration) String() string { return textfmt.Duration(time.Duration(d)) }

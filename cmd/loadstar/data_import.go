@@ -18,12 +18,12 @@ import (
 func newDataImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Import Green Button and NREL data",
-		Long: `Import data in a published format into a folder with a dataset.yaml. Load and
-weather become Parquet files in the long format with UTC times; the meters
-become a CSV file. Nothing is downloaded.`,
+		Short: "Import Green Button data",
+		Long: `Import data in a published format into a folder with a dataset.yaml. Load becomes
+a Parquet file in the long format with UTC times; the meters become a CSV file.
+Nothing is downloaded.`,
 	}
-	cmd.AddCommand(newImportGreenButton(), newImportNREL())
+	cmd.AddCommand(newImportGreenButton())
 	return cmd
 }
 
@@ -59,60 +59,6 @@ addresses, are written to meters.csv.`,
 	target.flags(cmd)
 	cmd.Flags().StringVar(&from.Zone, "zone", "", "time zone of the meters, such as America/New_York")
 	cmd.Flags().DurationVar(&from.Interval, "interval", 0, "import only meters with this interval, such as 15m (default the interval that all meters share)")
-	return cmd
-}
-
-func newImportNREL() *cobra.Command {
-	var (
-		from   read.NREL
-		labels string
-		target importTarget
-	)
-	cmd := &cobra.Command{
-		Use:   "nrel DIR",
-		Short: "Import ComStock and ResStock buildings (NREL)",
-		Long: `Import buildings from NREL's End-Use Load Profiles for the U.S. Building Stock.
-The buildings are simulated, so the dataset is labelled as synthetic. Download
-the files from the Open Energy Data Initiative (data.openei.org) into one
-folder. They are at s3://oedi-data-lake/nrel-pds-building-stock/
-end-use-load-profiles-for-us-building-stock. The folder and its subfolders may
-contain these files:
-
-  timeseries_individual_buildings/by_state/upgrade=0/state=CA/*-0.parquet
-                                     buildings
-  metadata_and_annual_results/...    floor, wall, window and roof area
-                                     (.parquet or .csv)
-  weather/.../G0600010_2018.csv      weather of one county
-
-Files are recognized by their columns, not by their names. Time-series
-timestamps mark the end of each interval. They are in Eastern Standard Time
-regardless of the building's location (--labels est), or in local standard time
-(--labels local). In est files, the publisher filled the first hours of the
-local year with hours from the end of the year; the import skips them. Weather
-timestamps mark the end of each hour, in local standard time. Areas are
-converted to square metres.
-
-All meters of a dataset have the same weather, so import each county separately,
-or choose a weather file with --weather.`,
-		Example: "  loadstar data import nrel oedi/alameda --zone America/Los_Angeles -o alameda",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch labels {
-			case "est":
-			case "local":
-				from.LocalLabels = true
-			default:
-				return cli.Usagef("--labels must be est or local, not %q", labels)
-			}
-			return target.run(cmd, func() (*read.Import, error) { return from.Open(args[0]) })
-		},
-	}
-	target.flags(cmd)
-	f := cmd.Flags()
-	f.StringVar(&from.Zone, "zone", "", "time zone of the buildings, such as America/Los_Angeles")
-	f.StringVar(&labels, "labels", "est", "time zone of the timestamps: est, or local for local standard time")
-	f.StringVar(&from.Column, "column", read.NRELColumn, "column to import, in kWh per interval")
-	f.StringVar(&from.Weather, "weather", "", "weather file to use if there are several; none imports no weather")
 	return cmd
 }
 
@@ -171,12 +117,12 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 		name = filepath.Base(abs)
 	}
 	country, note := read.HolidaysOf(t.country, in.Zone)
-	s := &dataSummary{Overview: quality.Overview{Name: name, Generated: in.Generated}}
+	s := &dataSummary{Overview: quality.Overview{Name: name}}
 	bar := cli.NewProgress(cmd.ErrOrStderr(), in.Meters)
 	defer bar.Stop()
 	err = write.Dataset(t.out, write.Source{
-		Name: name, About: in.About, Generated: in.Generated, Zone: in.Zone, Country: country, Interval: in.Interval,
-		Weather: in.Weather, LabelNames: in.LabelNames, StaticNames: in.StaticNames,
+		Name: name, About: in.About, Zone: in.Zone, Country: country, Interval: in.Interval,
+		LabelNames: in.LabelNames,
 		Each: func(f func(series.Meter, []string) error) error {
 			return in.Each(func(m series.Meter, labels []string) error {
 				s.Add(m, in.Interval, clock)

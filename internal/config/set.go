@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"loadstar/internal/textfmt"
 )
 
 // Duration is a duration that may be given in days, such as 800d.
@@ -50,14 +52,7 @@ func (d Duration) String() string {
 	if v := time.Duration(d); v > 0 && v%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", v/(24*time.Hour))
 	}
-	text := time.Duration(d).String() // 1h0m0s is written as 1h
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
+	return textfmt.Duration(time.Duration(d))
 }
 
 // setting is a key with its value as a single line.

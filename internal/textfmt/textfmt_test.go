@@ -3,6 +3,7 @@ package textfmt
 import (
 	"math"
 	"testing"
+	"time"
 )
 
 func TestText(t *testing.T) {
@@ -35,6 +36,16 @@ func TestSparkline(t *testing.T) {
 	} {
 		if got := Sparkline(c.values, c.width); got != c.want {
 			t.Errorf("%v: %q, want %q", c.values, got, c.want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		time.Hour: "1h", 15 * time.Minute: "15m", 90 * time.Minute: "1h30m", 10 * time.Hour: "10h", 10 * time.Minute: "10m", 30 * time.Second: "30s", 24 * time.Hour: "24h",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%v is written as %s, want %s", d, got, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/textfmt"
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -75,7 +76,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	}
 	if step := m.folder.Model.Step; step != 0 && step != d.Interval {
 		_ = m.folder.Close() // the other error is more important
-		return nil, fmt.Errorf("%s forecasts steps of %s, but the readings of %s are %s apart; train a model with such readings", path, length(step), d.Name, length(d.Interval))
+		return nil, fmt.Errorf("%s forecasts steps of %s, but the readings of %s are %s apart; train a model with such readings", path, textfmt.Duration(step), d.Name, textfmt.Duration(d.Interval))
 	}
 	if m.version, err = serve.Version(dir); err == nil {
 		err = m.findScaling(dir)

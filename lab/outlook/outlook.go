@@ -17,6 +17,7 @@ import (
 
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -82,7 +83,7 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 	}
 	if c.Generic != nil && !c.Generic.Suits(c.Dataset.Interval) {
 		if c.Model == nil {
-			return nil, fmt.Errorf("the readings of %s are %s apart; without a trained model, forecasts need steps that divide an hour", c.Dataset.Name, length(c.Dataset.Interval))
+			return nil, fmt.Errorf("the readings of %s are %s apart; without a trained model, forecasts need steps that divide an hour", c.Dataset.Name, textfmt.Duration(c.Dataset.Interval))
 		}
 		c.Generic = nil
 	}

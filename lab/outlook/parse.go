@@ -81,18 +81,6 @@ func ParseLevels(s string) (levels []float64, err error) {
 	return levels, nil
 }
 
-// length formats a length of time such as 1h or 15m, without zeros.
-func length(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
 // ParseShare parses a share such as 2% or 0.02.
 func ParseShare(s string) (float64, error) {
 	text, percent := strings.CutSuffix(strings.TrimSpace(s), "%")

@@ -8,6 +8,7 @@ import (
 
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -66,7 +67,7 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 	}
 	if off := (cutoff - meter.Start) % d.Seconds(); off != 0 {
 		return m, fmt.Errorf("meter %s: %s is not the start of a step; its steps of %s start at %s", meter.ID,
-			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), length(d.Interval), time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
+			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), textfmt.Duration(d.Interval), time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
 	}
 	var client *serve.Client
 	reason, isNew := issue.NoRelease, false

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"loadstar/internal/textfmt"
 )
 
 // BoxChart shows the distributions of a value, such as the load of each building, on a
@@ -77,7 +79,7 @@ func (c BoxChart) figure() figure {
 	f := figure{
 		Kind: "box", Layout: "even", Title: c.Title, Generated: c.Generated, Tables: []Table{t},
 		Caption: fmt.Sprintf("Each box shows the quartiles and the median of a %s, its whiskers the 5 %% and 95 %% quantiles, and the dot its mean.", c.Of),
-		Alt:     fmt.Sprintf("Box chart of the %s of %s; medians from %s to %s %s.", c.Value, plural(len(rows), c.Of), least, top, c.Unit),
+		Alt:     fmt.Sprintf("Box chart of the %s of %s; medians from %s to %s %s.", c.Value, textfmt.Count(len(rows), c.Of), least, top, c.Unit),
 		data: map[string]any{
 			"series": rows, "names": names, "domain": []num{num(lo / 1.1), num(hi * 1.1)}, "dense": true,
 			"value": c.Value, "unit": c.Unit, "xLabel": fmt.Sprintf("%s in %s, log scale", c.Value, c.Unit),
@@ -85,10 +87,10 @@ func (c BoxChart) figure() figure {
 	}
 	f.Caption = strings.TrimSpace(c.Note + " " + f.Caption)
 	if beyond > 0 {
-		f.Caption += fmt.Sprintf(" The axis cuts off the lower whiskers of %s.", plural(beyond, c.Of))
+		f.Caption += fmt.Sprintf(" The axis cuts off the lower whiskers of %s.", textfmt.Count(beyond, c.Of))
 	}
 	if n := len(boxes) - len(rows); n > 0 {
-		f.Caption += fmt.Sprintf(" %s without a positive %s: only in the table.", plural(n, c.Of), c.Value)
+		f.Caption += fmt.Sprintf(" %s without a positive %s: only in the table.", textfmt.Count(n, c.Of), c.Value)
 	}
 	return f
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"loadstar/internal/textfmt"
 )
 
 // worstClients is the number of clients in the table of the worst clients.
@@ -328,7 +330,7 @@ func (s *dataset) findings() []Table {
 	if steps > 0 {
 		share := func(n int) string { return percentFine(float64(n) / float64(steps)) }
 		t.Rows = append(t.Rows,
-			[]string{"readings missing", share(missing), fmt.Sprintf("of the test split of the %s with curves", plural(len(r.excerpts), "client"))},
+			[]string{"readings missing", share(missing), fmt.Sprintf("of the test split of the %s with curves", textfmt.Count(len(r.excerpts), "client"))},
 			[]string{"readings without a forecast", share(silent), "mostly where readings before them are missing"})
 	}
 	return []Table{t}

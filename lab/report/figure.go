@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"loadstar/internal/textfmt"
 	"loadstar/lab/run"
 )
 
@@ -23,16 +24,16 @@ func (s *dataset) group(i int, share float64) group {
 	trained := s.trained()
 	r := trained[0].runs[0]
 	g := group{ID: fmt.Sprintf("data-%d", i+1), Name: s.name, Generated: s.generated, Headline: s.headline()}
-	clients := plural(len(r.Clients), "client")
+	clients := textfmt.Count(len(r.Clients), "client")
 	if h := r.settings["evaluate.holdout"]; h != "" && h != "0" {
 		clients += " held out from training"
 		if s.seeds() > 1 {
 			clients += ", different ones for each seed"
 		}
 	}
-	g.About = fmt.Sprintf("%s, %s.", clients, plural(len(trained), "trained method"))
+	g.About = fmt.Sprintf("%s, %s.", clients, textfmt.Count(len(trained), "trained method"))
 	if n := len(s.methods) - len(trained); n > 0 {
-		g.About = strings.TrimSuffix(g.About, ".") + fmt.Sprintf(" and %s.", plural(n, "baseline"))
+		g.About = strings.TrimSuffix(g.About, ".") + fmt.Sprintf(" and %s.", textfmt.Count(n, "baseline"))
 	}
 	if seeds := s.seeds(); seeds > 1 {
 		upTo := ""
@@ -129,7 +130,7 @@ func (s *dataset) fleet() (figure, bool) {
 		Kind: "fleet", Tables: []Table{t},
 		Title:   fmt.Sprintf("Size of the clients: mean loads from %s to %s kW", short(level[0]), short(level[6])),
 		Caption: "Mean and standard deviation of each client's load, log scales. The dashed lines mark standard deviations equal to the mean and to a tenth of it.",
-		Alt:     fmt.Sprintf("Scatter chart of mean load and standard deviation of %s; means from %s to %s kW with median %s.", plural(len(all), "client"), short(level[0]), short(level[6]), short(level[3])),
+		Alt:     fmt.Sprintf("Scatter chart of mean load and standard deviation of %s; means from %s to %s kW with median %s.", textfmt.Count(len(all), "client"), short(level[0]), short(level[6]), short(level[3])),
 		data:    map[string]any{"x": xs, "y": ys, "names": names},
 	}
 	if len(names) < len(all) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/lab/run"
 	"loadstar/series"
 )
@@ -136,11 +137,11 @@ func (s *dataset) forecasts(share float64) (figure, bool) {
 	f := figure{
 		Kind: "fan", Layout: "wide", Title: "Load and forecasts of the median, the best and the worst client", Tables: []Table{s.shownClients(first, picked, roles)}, data: data,
 	}
-	f.Caption = fmt.Sprintf("Drag across a chart to zoom. Gaps in a line are times without a reading or without a forecast. Curves of %s are in this page", plural(len(clients), "client"))
+	f.Caption = fmt.Sprintf("Drag across a chart to zoom. Gaps in a line are times without a reading or without a forecast. Curves of %s are in this page", textfmt.Count(len(clients), "client"))
 	if n := len(first.Clients); n > len(clients) {
 		f.Caption += fmt.Sprintf(", of %d; the search finds the scores of the others", n)
 	}
-	f.Caption += fmt.Sprintf(". They show %s of the test period, which no method was trained on.", plural(int(int64(steps)*first.excerpts[0].interval/86400), "day"))
+	f.Caption += fmt.Sprintf(". They show %s of the test period, which no method was trained on.", textfmt.Count(int(int64(steps)*first.excerpts[0].interval/86400), "day"))
 	if bands {
 		f.Caption += " The band from P10 to P90 should contain 80 % of the loads."
 	}

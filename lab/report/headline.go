@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/lab/run"
 	"loadstar/metric"
 )
@@ -148,9 +149,9 @@ func (s *dataset) headline() headline {
 		versus = compare(m.relative(), b.relative())
 		text += fmt.Sprintf(", and %s %s, the strongest baseline", versus.differs(), b.name)
 		h.Note = m.correction(b.name)
-		h.Tiles = append(h.Tiles, tile{signed(versus.ratio - 1), "error against " + b.name + ", the strongest baseline", "lower for " + percent(versus.won) + " of " + plural(versus.clients, "client")})
+		h.Tiles = append(h.Tiles, tile{signed(versus.ratio - 1), "error against " + b.name + ", the strongest baseline", "lower for " + percent(versus.won) + " of " + textfmt.Count(versus.clients, "client")})
 	}
-	text += " (median ratio of errors over " + plural(against.clients, "client")
+	text += " (median ratio of errors over " + textfmt.Count(against.clients, "client")
 	if versus.clients != against.clients {
 		text += fmt.Sprintf(", of which %d have scores of %s", versus.clients, b.name)
 	}
@@ -279,13 +280,13 @@ func (r *Run) task() string {
 func duration(seconds int64) string {
 	switch d := time.Duration(seconds) * time.Second; {
 	case d%(24*time.Hour) == 0 && d > 48*time.Hour:
-		return plural(int(d/(24*time.Hour)), "day")
+		return textfmt.Count(int(d/(24*time.Hour)), "day")
 	case d%time.Hour == 0:
-		return plural(int(d/time.Hour), "hour")
+		return textfmt.Count(int(d/time.Hour), "hour")
 	case d > time.Hour && d%(30*time.Minute) == 0:
 		return fmt.Sprintf("%.1f hours", d.Hours())
 	default:
-		return plural(int(d/time.Minute), "minute")
+		return textfmt.Count(int(d/time.Minute), "minute")
 	}
 }
 

@@ -136,15 +136,6 @@ func thin(count, n int) []int {
 	return to
 }
 
-// plural formats a count with its noun, such as "1 seed" or "2 seeds".
-func plural(n int, noun string) string {
-	s := strconv.Itoa(n) + " " + noun
-	if n != 1 {
-		s += "s"
-	}
-	return s
-}
-
 // list joins names with commas, and the last two with "and".
 func list(names []string) string {
 	if len(names) < 2 {

@@ -18,6 +18,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"loadstar/internal/textfmt"
 )
 
 // Report is the content of a page. All fields are optional. Sections appear in the order of the
@@ -240,9 +242,9 @@ func verdicts(claims []Claim) string {
 		return ""
 	}
 	if !slices.ContainsFunc(claims, func(c Claim) bool { return c.Verdict != NotTested }) {
-		return plural(len(claims), "claim") + " of the paper; none was tested."
+		return textfmt.Count(len(claims), "claim") + " of the paper; none was tested."
 	}
-	return fmt.Sprintf("%s of the paper, checked on our data: %s.", plural(len(claims), "claim"), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s of the paper, checked on our data: %s.", textfmt.Count(len(claims), "claim"), strings.Join(parts, ", "))
 }
 
 // title lists the methods and datasets, or gives their numbers if there are many.
@@ -261,7 +263,7 @@ func title(sets []*dataset) string {
 	}
 	name := func(all []string, noun string) string {
 		if len(all) > 4 {
-			return plural(len(all), noun)
+			return textfmt.Count(len(all), noun)
 		}
 		return strings.Join(all, ", ")
 	}

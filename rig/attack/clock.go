@@ -22,39 +22,20 @@ func clocks() []Attack {
 // leases. The database's clock is changed by functions that hide PostgreSQL's own functions.
 func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	const database = "loadstar"
-	if err := os.Mkdir(f.path("postgres"), 0o755); err != nil {
-		return Result{}, err
-	}
-	db, err := pgtest.Start(f.path("postgres"), 0)
-	if err != nil {
-		return Result{}, err
-	}
+	check(os.Mkdir(f.path("postgres"), 0o755))
+	db := must(pgtest.Start(f.path("postgres"), 0))
 	f.later(db.Stop)
-	if err := db.Create(database); err != nil {
-		return Result{}, err
-	}
-	conn, err := pgx.Connect(ctx, db.URL(database))
-	if err != nil {
-		return Result{}, err
-	}
+	check(db.Create(database))
+	conn := must(pgx.Connect(ctx, db.URL(database)))
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the database stops next
 	for _, name := range []string{"now", "clock_timestamp", "transaction_timestamp", "statement_timestamp"} {
 		hide := "CREATE FUNCTION public.%[1]s() RETURNS timestamptz LANGUAGE sql AS $f$ SELECT pg_catalog.%[1]s() + interval '1 hour' $f$"
-		if _, err := conn.Exec(ctx, fmt.Sprintf(hide, name)); err != nil {
-			return Result{}, err
-		}
+		must(conn.Exec(ctx, fmt.Sprintf(hide, name)))
 	}
-	if _, err := conn.Exec(ctx, "ALTER DATABASE "+database+" SET search_path = public, pg_catalog"); err != nil {
-		return Result{}, err
-	}
-	s, err := f.Serve(ctx, "--database", db.URL(database), "--set", "rounds.lease=10m")
-	if err != nil {
-		return Result{}, err
-	}
+	must(conn.Exec(ctx, "ALTER DATABASE "+database+" SET search_path = public, pg_catalog"))
+	s := must(f.Serve(ctx, "--database", db.URL(database), "--set", "rounds.lease=10m"))
 	_, _, end, err := s.hold(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	var until *int64
 	_, err = product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		err := conn.QueryRow(ctx, "SELECT MAX(until) FROM public.leases").Scan(&until)
@@ -63,9 +44,7 @@ func wrongClock(ctx context.Context, f *Fleet) (Result, error) {
 	if e := end(); err == nil {
 		err = e
 	}
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if until == nil {
 		return Result{}, errors.New("there is no lease")
 	}

@@ -25,41 +25,16 @@ func crowds() []Attack {
 // ghosts succeeds if no round of a run with a cohort of 10 is merged. Twelve clients are
 // honest, and an agent with 9,000 other clients does nothing after it has announced them.
 func ghosts(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--set", "rounds.lease=2s"}
 	const seen = 4 * time.Second
-	if f.knows("agents.seen") {
-		flags = append(flags, "--set", "agents.seen="+seen.String())
-	}
-	s, err := f.Serve(ctx, flags...)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx, "--set", "rounds.lease=2s", "--set", "agents.seen="+seen.String()))
 	const many = 9000
-	a, err := s.joinWith(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600, Clients: many}, "ghosts")
-	if err != nil {
-		return Result{}, err
-	}
-	refused, err := a.Host(ctx, weather, names("ghost-", many)...)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := product.Sleep(ctx, seen+time.Second); err != nil {
-		return Result{}, err
-	}
-	if _, err := f.StartAgent(ctx, s, "honest", "1/1"); err != nil {
-		return Result{}, err
-	}
-	if err := s.announced(ctx, int64(meters+many-len(refused))); err != nil {
-		return Result{}, err
-	}
-	run, err := s.begin(ctx, "name: cohort\nalgorithm: fedavg\nrounds: 3\nschedule: {cohort: 10}\n", 0)
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := s.follow(ctx, run, 30*time.Second)
-	if err != nil {
-		return Result{}, err
-	}
+	a := must(s.joinWith(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600, Clients: many}, "ghosts"))
+	refused := must(a.Host(ctx, weather, names("ghost-", many)...))
+	check(product.Sleep(ctx, seen+time.Second))
+	must(f.StartAgent(ctx, s, "honest", "1/1"))
+	check(s.announced(ctx, int64(meters+many-len(refused))))
+	run := must(s.begin(ctx, "name: cohort\nalgorithm: fedavg\nrounds: 3\nschedule: {cohort: 10}\n", 0))
+	r := must(s.follow(ctx, run, 30*time.Second))
 	if n := len(rounds(r)); r.Run.State != "finished" || n < 3 {
 		return succeeded("%d of 3 rounds merged, the run is %s: %s", n, r.Run.State, r.Run.Reason), nil
 	}
@@ -85,14 +60,8 @@ func (s *Server) announced(ctx context.Context, clients int64) error {
 // manyNames succeeds if an agent that joined with a token for twelve clients named meter-*
 // can announce more clients or other names.
 func manyNames(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.joinWith(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600, Clients: 12, Pattern: "meter-*"}, "crowd")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.joinWith(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600, Clients: 12, Pattern: "meter-*"}, "crowd"))
 	const asked = 9999
 	held := func(prefix string) (int, error) {
 		refused, err := a.Host(ctx, nil, names(prefix, asked)...)
@@ -101,14 +70,8 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 		}
 		return asked - len(refused), err
 	}
-	others, err := held("ghost-")
-	if err != nil {
-		return Result{}, err
-	}
-	many, err := held("meter-")
-	if err != nil {
-		return Result{}, err
-	}
+	others := must(held("ghost-"))
+	many := must(held("meter-"))
 	if others > 0 || many > 12 {
 		return succeeded("%d clients with other names, %d in all", others, others+many), nil
 	}
@@ -118,18 +81,9 @@ func manyNames(ctx context.Context, f *Fleet) (Result, error) {
 // holdOpen succeeds if a round stays open for the duration of many leases, because the agent of
 // one of ten clients keeps reporting that it trains. The other nine clients answer at once.
 func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
-	flags := []string{"--set", "rounds.lease=2s"}
-	if f.knows("rounds.longest_turn") {
-		flags = append(flags, "--set", "rounds.longest_turn=6s")
-	}
-	s, err := f.Serve(ctx, flags...)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx, "--set", "rounds.lease=2s", "--set", "rounds.longest_turn=6s"))
 	run, _, end, err := s.hold(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	var r *v1.GetRunResponse
 	begun := time.Now()
 	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
@@ -139,9 +93,7 @@ func holdOpen(ctx context.Context, f *Fleet) (Result, error) {
 	if e := end(); err == nil {
 		err = e
 	}
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if !ok {
 		return succeeded("round 1 is open after 20 s with a lease of 2 s"), nil
 	}
@@ -207,29 +159,14 @@ func (a *Agent) stall(ctx context.Context) error {
 
 // stripInputs succeeds if a run's plan lacks the weather that twelve of thirteen clients have.
 func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := f.StartAgent(ctx, s, "honest", "1/1"); err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "bare")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.Host(ctx, nil, "zz-bare"); err != nil {
-		return Result{}, err
-	}
-	if err := s.announced(ctx, meters+1); err != nil {
-		return Result{}, err
-	}
-	run, err := s.begin(ctx, "name: inputs\nalgorithm: fedavg\nrounds: 1\n", meters)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	must(f.StartAgent(ctx, s, "honest", "1/1"))
+	a := must(s.JoinOne(ctx, "bare"))
+	must(a.Host(ctx, nil, "zz-bare"))
+	check(s.announced(ctx, meters+1))
+	run := must(s.begin(ctx, "name: inputs\nalgorithm: fedavg\nrounds: 1\n", meters))
 	var r *v1.GetRunResponse
-	ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
+	ok, err := product.Eventually(ctx, 20*time.Second, func() (_ bool, err error) {
 		r, err = s.look(ctx, run)
 		return err == nil && r.Run.State != "waiting", err
 	})
@@ -245,14 +182,9 @@ func stripInputs(ctx context.Context, f *Fleet) (Result, error) {
 // hideCounted succeeds if operators see no counted client in a round in which nine of ten
 // clients are counted, because the tenth still trains.
 func hideCounted(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
 	run, _, end, err := s.hold(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	var counted int64
 	_, err = product.Eventually(ctx, 8*time.Second, func() (bool, error) {
 		r, err := s.look(ctx, run)
@@ -264,9 +196,7 @@ func hideCounted(ctx context.Context, f *Fleet) (Result, error) {
 	if e := end(); err == nil {
 		err = e
 	}
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if counted == 0 {
 		return succeeded("0 counted are shown"), nil
 	}

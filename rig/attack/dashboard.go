@@ -139,16 +139,11 @@ func (f *Fleet) hold(address string, n int, request string) error {
 // holdDashboard succeeds if a request from another address is not answered within 10 s while a
 // stranger holds connections.
 func holdDashboard(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx))
 	if _, _, _, err := d.ask(ctx, http.MethodGet, "/api/info", "", ""); err != nil {
 		return Result{}, err
 	}
-	if err := f.hold(d.host, 1100, "GET /api/info HTTP/1.1\r\nHost: "+d.host+"\r\n\r\n"); err != nil {
-		return Result{}, err
-	}
+	check(f.hold(d.host, 1100, "GET /api/info HTTP/1.1\r\nHost: "+d.host+"\r\n\r\n"))
 	begun := time.Now()
 	for i := range 5 {
 		if status, _, _, err := d.ask(ctx, http.MethodGet, "/api/info", "", ""); err != nil || status != http.StatusOK {
@@ -161,10 +156,7 @@ func holdDashboard(ctx context.Context, f *Fleet) (Result, error) {
 // blockSignIn succeeds if a stranger's attempts to sign in make the server refuse attempts from
 // another address.
 func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx))
 	flooding, stop := context.WithCancel(ctx)
 	defer stop()
 	stranger := &dashboard{d.Server, d.host, &http.Client{Timeout: 10 * time.Second}}
@@ -192,15 +184,11 @@ func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 	const tries = 20
 	for range tries {
 		status, _, _, err := d.ask(ctx, http.MethodPost, "/api/login", "", `{"code":"AAAA"}`)
-		if err != nil {
-			return Result{}, err
-		}
+		check(err)
 		if status == http.StatusTooManyRequests {
 			refused++
 		}
-		if err := product.Sleep(ctx, 100*time.Millisecond); err != nil {
-			return Result{}, err
-		}
+		check(product.Sleep(ctx, 100*time.Millisecond))
 	}
 	if refused > 0 {
 		return succeeded("%d of %d honest attempts were refused", refused, tries), nil
@@ -214,18 +202,9 @@ func blockSignIn(ctx context.Context, f *Fleet) (Result, error) {
 // outliveLogout succeeds if a copy of a session still gives access to the dashboard after
 // its user has logged out.
 func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	stolen, err := d.signIn(ctx, "vera", "viewer")
-	if err != nil {
-		return Result{}, err
-	}
-	status, made, err := d.call(ctx, stolen, "CreateLogin", `{"ttlSeconds":"86400"}`)
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx))
+	stolen := must(d.signIn(ctx, "vera", "viewer"))
+	status, made := must2(d.call(ctx, stolen, "CreateLogin", `{"ttlSeconds":"86400"}`))
 	if _, _, _, err := d.ask(ctx, http.MethodPost, "/api/logout", stolen, ""); err != nil {
 		return Result{}, err
 	}
@@ -236,10 +215,8 @@ func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
 	if status != http.StatusOK || json.Unmarshal([]byte(made), &link) != nil || link.Code == "" {
 		return repelled("no login link: %.60s", made), nil
 	}
-	status, _, _, err = d.ask(ctx, http.MethodPost, "/api/login", "", fmt.Sprintf(`{"code":%q}`, link.Code))
-	if err != nil {
-		return Result{}, err
-	}
+	status, _, _, err := d.ask(ctx, http.MethodPost, "/api/login", "", fmt.Sprintf(`{"code":%q}`, link.Code))
+	check(err)
 	if status == http.StatusOK {
 		return succeeded("a login link of the session signs in after the logout"), nil
 	}
@@ -249,20 +226,12 @@ func outliveLogout(ctx context.Context, f *Fleet) (Result, error) {
 // unverifiedEmail succeeds if a user of a real provider becomes admin because of an admin's
 // email address that the provider has not verified.
 func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
-	p, err := mockoidc.Run()
-	if err != nil {
-		return Result{}, err
-	}
+	p := must(mockoidc.Run())
 	f.later(p.Shutdown)
-	secret, err := f.write("secret", p.ClientSecret)
-	if err != nil {
-		return Result{}, err
-	}
+	secret := must(f.write("secret", p.ClientSecret))
 	d, err := f.dashboard(ctx, "--set", "web.oidc.issuer="+p.Issuer(), "--set", "web.oidc.client_id="+p.ClientID, "--set", "web.oidc.client_secret_file="+secret,
 		"--set", "web.oidc.claim=email", "--set", "web.oidc.roles=admin=boss@utility.example")
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	role := func(verified bool) (string, error) {
 		p.QueueUser(&mockoidc.MockUser{Subject: fmt.Sprint(verified), Email: "boss@utility.example", EmailVerified: verified, PreferredUsername: "boss"})
 		jar, err := cookiejar.New(nil)
@@ -289,10 +258,7 @@ func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 	if who, err := role(true); err != nil || !strings.Contains(who, "admin") {
 		return Result{}, fmt.Errorf("a verified address: %s: %w", who, err)
 	}
-	who, err := role(false)
-	if err != nil {
-		return Result{}, err
-	}
+	who := must(role(false))
 	if strings.Contains(who, "admin") {
 		return succeeded("%s", strings.TrimSpace(who)), nil
 	}
@@ -302,17 +268,9 @@ func unverifiedEmail(ctx context.Context, f *Fleet) (Result, error) {
 // emptyHouse succeeds if lists and pages show a viewer which client reported a finding that an
 // empty house causes, or the client's exact scores.
 func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "gateway")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.Host(ctx, nil, "home-1", "home-2"); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.JoinOne(ctx, "gateway"))
+	must(a.Host(ctx, nil, "home-1", "home-2"))
 	mae, coverage := 0.123456789, 0.987654321
 	if _, err := a.Exchange(ctx, &v1.ExchangeRequest{Reports: []*v1.ClientReport{
 		{Client: "home-1", Day: time.Now().Unix()/86400 - 1, Findings: []string{"flat"}, Drift: true, RelativeMae: &mae, Coverage: &coverage},
@@ -340,23 +298,12 @@ func emptyHouse(ctx context.Context, f *Fleet) (Result, error) {
 
 // formulas succeeds if a cell of a CSV file begins like a formula.
 func formulas(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "=cmd|calc")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.Host(ctx, nil, `=HYPERLINK("x")`, "@SUM(1)", "+1+1", "meter"); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.JoinOne(ctx, "=cmd|calc"))
+	must(a.Host(ctx, nil, `=HYPERLINK("x")`, "@SUM(1)", "+1+1", "meter"))
 	rows := 0
 	for _, list := range []string{"client", "fleet"} {
-		text, err := s.Command(ctx, list, "list", "--csv")
-		if err != nil {
-			return Result{}, err
-		}
+		text := must(s.Command(ctx, list, "list", "--csv"))
 		for l := range strings.Lines(text) {
 			rows++
 			for cell := range strings.SplitSeq(l, ",") {
@@ -375,18 +322,9 @@ func formulas(ctx context.Context, f *Fleet) (Result, error) {
 // takeTopics succeeds if an admin gets no stream of the fleet while a viewer has streams of
 // invented runs.
 func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	viewer, err := d.signIn(ctx, "vera", "viewer")
-	if err != nil {
-		return Result{}, err
-	}
-	admin, err := d.signIn(ctx, "adam", "admin")
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx))
+	viewer := must(d.signIn(ctx, "vera", "viewer"))
+	admin := must(d.signIn(ctx, "adam", "admin"))
 	stream := func(cookie, topics string) (string, error) {
 		c, err := net.DialTimeout("tcp", d.host, 5*time.Second)
 		if err != nil {
@@ -413,14 +351,9 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 		for k := range min(8, 1+7*max(0, 9-i)) { // at the end, single streams take the remaining places
 			topics = append(topics, fmt.Sprintf("run:none%d-%d", i, k))
 		}
-		if last, err = stream(viewer, strings.Join(topics, ",")); err != nil {
-			return Result{}, err
-		}
+		last = must(stream(viewer, strings.Join(topics, ",")))
 	}
-	line, err := stream(admin, "runs")
-	if err != nil {
-		return Result{}, err
-	}
+	line := must(stream(admin, "runs"))
 	if !strings.Contains(line, "200") {
 		return succeeded("the admin gets %s", line), nil
 	}
@@ -430,19 +363,10 @@ func takeTopics(ctx context.Context, f *Fleet) (Result, error) {
 // plainHTTP succeeds if a page that is requested through an HTTPS proxy does not tell browsers
 // to use only HTTPS.
 func plainHTTP(ctx context.Context, f *Fleet) (Result, error) {
-	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.host+"/", nil)
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx, "--set", "web.behind_proxy=true"))
+	r := must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.host+"/", nil))
 	r.Host = "loadstar.example.org"
-	a, err := d.http.Do(r)
-	if err != nil {
-		return Result{}, err
-	}
+	a := must(d.http.Do(r))
 	a.Body.Close()
 	if text := a.Header.Get("Strict-Transport-Security"); text != "" {
 		return repelled("%s", text), nil

@@ -130,13 +130,8 @@ const reading = `[{"unique_id":"home","ds":"2026-11-17T08:00:00Z","y":1}]`
 // stopIntake succeeds if the agent does not accept a reading within 30 s while five objects
 // with 300,000 keys each are posted as weather.
 func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
-	a, err := f.forecaster(ctx, "")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.send(ctx, http.MethodPost, "/v1/readings", reading, 30*time.Second); err != nil {
-		return Result{}, err
-	}
+	a := must(f.forecaster(ctx, ""))
+	must(a.send(ctx, http.MethodPost, "/v1/readings", reading, 30*time.Second))
 	var body strings.Builder
 	body.WriteString(`[{"ds":"2026-11-17T08:00:00Z"`)
 	for i := range 300_000 {
@@ -150,9 +145,7 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 	for range 5 {
 		wg.Go(func() { _, _ = a.send(posting, http.MethodPost, "/v1/weather", body.String(), time.Minute) }) // only the answer to the reading matters
 	}
-	if err := product.Sleep(ctx, time.Second); err != nil {
-		return Result{}, err
-	}
+	check(product.Sleep(ctx, time.Second))
 	begun := time.Now()
 	status, err := a.send(ctx, http.MethodPost, "/v1/readings", reading, 30*time.Second)
 	if err != nil {
@@ -165,14 +158,8 @@ func stopIntake(ctx context.Context, f *Fleet) (Result, error) {
 // the agent's memory by more than half of its systemd unit's limit.
 func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 	const most = 32 // MB
-	a, err := f.forecaster(ctx, "")
-	if err != nil {
-		return Result{}, err
-	}
-	before, err := memory(a.Process, "VmRSS")
-	if err != nil {
-		return Result{}, err
-	}
+	a := must(f.forecaster(ctx, ""))
+	before := must(memory(a.Process, "VmRSS"))
 	const rows = 820_000
 	body := `{"utc_offset_seconds":0,"hourly_units":{"temperature_2m":"°C"},"hourly":{"time":[` + strings.Repeat(`"",`, rows-1) + `""],"temperature_2m":[` + strings.Repeat("0,", rows-1) + "0]}}"
 	var wg sync.WaitGroup
@@ -180,10 +167,7 @@ func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 		wg.Go(func() { _, _ = a.send(ctx, http.MethodPost, "/v1/weather", body, 2*time.Minute) }) // only the memory matters
 	}
 	wg.Wait()
-	after, err := memory(a.Process, "VmHWM")
-	if err != nil {
-		return Result{}, err
-	}
+	after := must(memory(a.Process, "VmHWM"))
 	if after-before > most {
 		return succeeded("from %d to %d MB", before, after), nil
 	}
@@ -193,13 +177,8 @@ func fillMemory(ctx context.Context, f *Fleet) (Result, error) {
 // shutInterface succeeds if a request with the token is not answered within 15 s while a
 // stranger holds connections.
 func shutInterface(ctx context.Context, f *Fleet) (Result, error) {
-	a, err := f.forecaster(ctx, "0123456789abcdef")
-	if err != nil {
-		return Result{}, err
-	}
-	if err := f.hold(a.host, 300, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-		return Result{}, err
-	}
+	a := must(f.forecaster(ctx, "0123456789abcdef"))
+	check(f.hold(a.host, 300, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 	for i := range 5 {
 		if status, err := a.send(ctx, http.MethodGet, "/v1/clients", "", 15*time.Second); err != nil || status != http.StatusOK {
 			return succeeded("request %d: status %d, %v", i+1, status, err), nil
@@ -215,36 +194,21 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 		Time  int64   `parquet:"timestamp,timestamp(millisecond)"`
 		Load  float64 `parquet:"load_kw"`
 	}
-	if err := os.MkdirAll(f.path("bomb"), 0o700); err != nil {
-		return Result{}, err
-	}
-	file, err := os.Create(filepath.Join(f.path("bomb"), "bomb.parquet"))
-	if err != nil {
-		return Result{}, err
-	}
+	check(os.MkdirAll(f.path("bomb"), 0o700))
+	file := must(os.Create(filepath.Join(f.path("bomb"), "bomb.parquet")))
 	w := parquet.NewGenericWriter[row](file, parquet.Compression(&zstd.Codec{}), parquet.PageBufferSize(500<<20), parquet.WriteBufferSize(0))
 	rows := make([]row, 10_000)
 	for i := range rows {
 		rows[i] = row{"m", 1_500_000_000_000, 1}
 	}
 	for range 800 {
-		if _, err := w.Write(rows); err != nil {
-			return Result{}, err
-		}
+		must(w.Write(rows))
 	}
-	if err := errors.Join(w.Close(), file.Close()); err != nil {
-		return Result{}, err
-	}
-	info, err := os.Stat(file.Name())
-	if err != nil {
-		return Result{}, err
-	}
+	check(errors.Join(w.Close(), file.Close()))
+	info := must(os.Stat(file.Name()))
 	// The rusage of a child includes the memory of its parent, so read the memory of the
 	// process itself.
-	p, err := f.start("data-init", "data", "init", f.path("bomb"), "--zone", "UTC", "--yes")
-	if err != nil {
-		return Result{}, err
-	}
+	p := must(f.start("data-init", "data", "init", f.path("bomb"), "--zone", "UTC", "--yes"))
 	used := 0
 	for ended := false; !ended; {
 		select {
@@ -270,10 +234,7 @@ func largePages(ctx context.Context, f *Fleet) (Result, error) {
 // readableReadings succeeds if data prepare writes a file that users other than its owner can
 // read.
 func readableReadings(_ context.Context, f *Fleet) (Result, error) {
-	info, err := os.Stat(f.data)
-	if err != nil {
-		return Result{}, err
-	}
+	info := must(os.Stat(f.data))
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return succeeded("%s has mode %04o", filepath.Base(f.data), mode), nil
 	}
@@ -283,20 +244,11 @@ func readableReadings(_ context.Context, f *Fleet) (Result, error) {
 // revocationRace succeeds if the server serves a call that an agent begins after the server has
 // confirmed its revocation. The agent calls on eight connections without a pause.
 func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	o := must(s.Operators())
 	calls := 0
 	for i := range 10 {
-		a, err := s.JoinOne(ctx, fmt.Sprint("racer-", i))
-		if err != nil {
-			return Result{}, err
-		}
+		a := must(s.JoinOne(ctx, fmt.Sprint("racer-", i)))
 		var revoked atomic.Bool
 		var late, all atomic.Int64
 		calling, stop := context.WithCancel(ctx)
@@ -320,16 +272,14 @@ func revocationRace(ctx context.Context, f *Fleet) (Result, error) {
 			stop()
 			return Result{}, err
 		}
-		_, err = o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID})
+		_, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID})
 		revoked.Store(true)
 		if err == nil {
 			err = product.Sleep(ctx, 300*time.Millisecond)
 		}
 		stop()
 		wg.Wait()
-		if err != nil {
-			return Result{}, err
-		}
+		check(err)
 		if n := late.Load(); n > 0 {
 			return succeeded("%d calls are served after the revocation", n), nil
 		}
@@ -345,14 +295,8 @@ func rebind(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil {
 		return Result{}, errors.New("install chromium")
 	}
-	d, err := f.dashboard(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := f.forecaster(ctx, "")
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx))
+	a := must(f.forecaster(ctx, ""))
 	show := func(name, address, path string) (string, error) {
 		_, port, _ := strings.Cut(address, ":")
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -366,10 +310,7 @@ func rebind(ctx context.Context, f *Fleet) (Result, error) {
 		if err != nil || !strings.Contains(own, target.shows) {
 			return Result{}, fmt.Errorf("the browser does not show %s under its own name: %.200s: %w", target.path, own, err)
 		}
-		foreign, err := show("evil.example", target.address, target.path)
-		if err != nil {
-			return Result{}, err
-		}
+		foreign := must(show("evil.example", target.address, target.path))
 		if strings.Contains(foreign, target.shows) {
 			return succeeded("evil.example%s shows %.100s", target.path, foreign), nil
 		}
@@ -387,18 +328,9 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, errors.New("install nginx-light")
 		}
 	}
-	d, err := f.dashboard(ctx, "--set", "web.behind_proxy=true")
-	if err != nil {
-		return Result{}, err
-	}
-	front, err := testkit.FreeAddress()
-	if err != nil {
-		return Result{}, err
-	}
-	example, err := os.ReadFile(filepath.Join("..", "deploy", "nginx", "loadstar.conf")) // make attacks runs in rig
-	if err != nil {
-		return Result{}, err
-	}
+	d := must(f.dashboard(ctx, "--set", "web.behind_proxy=true"))
+	front := must(testkit.FreeAddress())
+	example := must(os.ReadFile(filepath.Join("..", "deploy", "nginx", "loadstar.conf"))) // make attacks runs in rig
 	// Use the example configuration without TLS, and with a path that only the proxy refuses.
 	var kept []string
 	for l := range strings.Lines(string(example)) {
@@ -409,12 +341,8 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 	server := strings.NewReplacer("listen 443 ssl;", "listen "+front+";\n\tlocation = /api/info { return 403; }", "127.0.0.1:7445", d.host).Replace(strings.Join(kept, ""))
 	config, err := f.write("nginx.conf", fmt.Sprintf("daemon off;\npid %s;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\nclient_body_temp_path %s;\nproxy_temp_path %s;\nfastcgi_temp_path %s;\nuwsgi_temp_path %s;\nscgi_temp_path %s;\n%s}\n",
 		f.path("nginx.pid"), f.path("body"), f.path("proxy"), f.path("fastcgi"), f.path("uwsgi"), f.path("scgi"), server))
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := f.startBinary(nginx, "nginx", "-c", config, "-p", f.dir); err != nil {
-		return Result{}, err
-	}
+	check(err)
+	must(f.startBinary(nginx, "nginx", "-c", config, "-p", f.dir))
 	exchange := func(request string) (string, error) {
 		c, err := net.DialTimeout("tcp", front, 5*time.Second)
 		if err != nil {
@@ -454,10 +382,7 @@ func smuggle(ctx context.Context, f *Fleet) (Result, error) {
 		"a bare line feed":      fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nX: y\nTransfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n%s", len(chunked), chunked),
 		"a folded header":       fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nTransfer-Encoding:\r\n chunked\r\n\r\n%s", len(chunked), chunked),
 	} {
-		text, err := exchange(request + "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-		if err != nil {
-			return Result{}, err
-		}
+		text := must(exchange(request + "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 		if strings.Contains(text, "signed_in") {
 			return succeeded("%s", name), nil
 		}

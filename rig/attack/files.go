@@ -30,26 +30,15 @@ func tensors(header string, numbers []byte) []byte {
 // hostileFiles succeeds if a command that opens a hostile file of a run crashes, needs 400 MB or a
 // minute, or accepts the file.
 func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
-	plan, err := f.write("plan.yaml", "name: run\nmodel: {name: dense, targets: 1h}\nalgorithm: fedavg\nrounds: 2\nclient: {steps: 2}\nevaluate: {every: 0}\n")
-	if err != nil {
-		return Result{}, err
-	}
+	plan := must(f.write("plan.yaml", "name: run\nmodel: {name: dense, targets: 1h}\nalgorithm: fedavg\nrounds: 2\nclient: {steps: 2}\nevaluate: {every: 0}\n"))
 	dir := f.path("run")
-	if _, err := run(ctx, f.bin, nil, "simulate", plan, "--data", f.data, "--out", dir, "--baseline", "none", "--quiet"); err != nil {
-		return Result{}, err
-	}
+	must(run(ctx, f.bin, nil, "simulate", plan, "--data", f.data, "--out", dir, "--baseline", "none", "--quiet"))
 	forecast := []string{"forecast", dir, "--data", f.data, "-o", f.path("forecast.csv")}
-	resume, checkpoint, err := f.interrupted(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	resume, checkpoint := must2(f.interrupted(ctx))
 	if _, err := run(ctx, f.bin, nil, forecast...); err != nil {
 		return Result{}, fmt.Errorf("the honest file: %w", err)
 	}
-	shared, err := os.ReadFile(filepath.Join(dir, "shared.safetensors"))
-	if err != nil {
-		return Result{}, err
-	}
+	shared := must(os.ReadFile(filepath.Join(dir, "shared.safetensors")))
 	n := int(8 + binary.LittleEndian.Uint64(shared))
 	header := string(shared[8:n])
 	poisoned := func(bits uint32) []byte {
@@ -62,9 +51,7 @@ func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 		binary.LittleEndian.PutUint64(long[i:], math.MaxInt64/8)
 	}
 	var bomb bytes.Buffer
-	if err := gob.NewEncoder(&bomb).Encode(map[string][]float32{"Own": make([]float32, 50<<20)}); err != nil {
-		return Result{}, err
-	}
+	check(gob.NewEncoder(&bomb).Encode(map[string][]float32{"Own": make([]float32, 50<<20)}))
 	files := []struct {
 		what, name string
 		content    []byte
@@ -92,16 +79,11 @@ func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 		if x.name == "checkpoint" {
 			path = filepath.Join(f.path("interrupted"), x.name)
 		}
-		honest, err := os.ReadFile(path)
-		if err != nil {
-			return Result{}, err
-		}
+		honest := must(os.ReadFile(path))
 		if bytes.Equal(honest, x.content) {
 			return Result{}, fmt.Errorf("%s: the file is the same as the honest one", x.what)
 		}
-		if err := os.WriteFile(path, x.content, 0o600); err != nil {
-			return Result{}, err
-		}
+		check(os.WriteFile(path, x.content, 0o600))
 		problem, used, err := f.open(ctx, fmt.Sprint("open-", i), x.command)
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: %w", x.what, err)
@@ -110,9 +92,7 @@ func hostileFiles(ctx context.Context, f *Fleet) (Result, error) {
 			return succeeded("%s: %s", x.what, problem), nil
 		}
 		most = max(most, used)
-		if err := os.WriteFile(path, honest, 0o600); err != nil {
-			return Result{}, err
-		}
+		check(os.WriteFile(path, honest, 0o600))
 	}
 	if _, err := run(ctx, f.bin, nil, forecast...); err != nil {
 		return Result{}, fmt.Errorf("the honest file after all hostile ones: %w", err)

@@ -21,7 +21,6 @@ type ground struct {
 	bin, dir string
 	postgres bool   // for the servers of the floods
 	data     string // prepared dataset of generated meters
-	help     string // help text of serve, which shows the flags of the binary
 }
 
 // The fleet of the review: twelve generated meters with 60 days of readings.
@@ -42,9 +41,7 @@ func prepare(ctx context.Context, bin, dir string) (*ground, error) {
 			return nil, err
 		}
 	}
-	var err error
-	g.help, err = run(ctx, bin, nil, "serve", "--help")
-	return g, err
+	return g, nil
 }
 
 // attack carries out an attack in a separate folder and ends all processes that it has
@@ -56,7 +53,16 @@ func (g *ground) attack(ctx context.Context, a Attack, folder string) (r Result,
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
+	defer func() {
+		switch x := recover().(type) {
+		case nil:
+		case failure:
+			err = x.error
+		default:
+			panic(x)
+		}
+		err = errors.Join(err, f.close())
+	}()
 	return a.Run(ctx, f)
 }
 
@@ -100,53 +106,6 @@ func (f *Fleet) write(name, text string) (string, error) {
 	return f.path(name), os.WriteFile(f.path(name), []byte(text), 0o600)
 }
 
-// flags maps keys of server.yaml to the flags of serve that older binaries have instead. The
-// attacks that once succeeded must still succeed on these binaries.
-var flags = map[string]string{
-	"agents.certificates": "--certificates", "agents.poll": "--poll", "agents.seen": "--fleet-seen", "operators": "--operators", "rounds.lease": "--lease",
-	"rounds.longest_turn": "--longest-turn", "store.keep_receipts": "--keep-receipts", "store.revocations": "--revocations", "web.oidc.claim": "--oidc-claim",
-	"web.oidc.client_id": "--oidc-client-id", "web.oidc.client_secret_file": "--oidc-client-secret-file", "web.oidc.issuer": "--oidc-issuer",
-	"web.oidc.roles": "--oidc-roles", "web.behind_proxy": "--web-behind-proxy",
-}
-
-// knows reports whether serve has a setting, such as operators.
-func (g *ground) knows(key string) bool {
-	return strings.Contains(g.help, "--set ") || strings.Contains(g.help, flags[key]+" ")
-}
-
-// serveArgs returns the arguments of serve in the syntax that the binary accepts.
-func (g *ground) serveArgs(args []string) []string {
-	if strings.Contains(g.help, "--set ") {
-		return args
-	}
-	var old []string
-	for i := 0; i < len(args); i++ {
-		if args[i] != "--set" || i+1 == len(args) {
-			old = append(old, args[i])
-			continue
-		}
-		i++
-		key, value, _ := strings.Cut(args[i], "=")
-		if old = append(old, flags[key]); value != "true" {
-			old = append(old, value)
-		}
-	}
-	return old
-}
-
-// commandArgs returns the arguments of a command in the syntax that the binary accepts.
-func (g *ground) commandArgs(args []string) []string {
-	formerly, ok := map[string]string{"client": "clients", "fleet": "agents", "run": "runs", "user": "users"}[args[0]]
-	if !ok || strings.Contains(g.help, "--set ") {
-		return args
-	}
-	old := append([]string{formerly}, args[1:]...)
-	if old[0] == "users" && old[1] == "login" {
-		old[1] = "invite"
-	}
-	return old
-}
-
 // start starts the binary with these arguments. The log is appended to name.log.
 func (f *Fleet) start(name string, args ...string) (*product.Process, error) {
 	return f.startBinary(f.bin, name, args...)
@@ -171,7 +130,7 @@ type Server struct {
 	fleet    *Fleet
 	Dir      string // the server's folder
 	Host     string // address of the agents' listener
-	Operator string // address of the operators' listener, which may be the same
+	Operator string // address of the operators' listener
 	Watch    string // address of /metrics
 }
 
@@ -185,22 +144,15 @@ func (f *Fleet) Serve(ctx context.Context, more ...string) (*Server, error) {
 // server.
 func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Server, error) {
 	s := &Server{fleet: f, Dir: f.path(name)}
-	var err error
-	if s.Host, err = testkit.FreeAddress(); err != nil {
-		return nil, err
-	}
-	if s.Watch, err = testkit.FreeAddress(); err != nil {
-		return nil, err
-	}
-	s.Operator = s.Host
-	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--set", "agents.poll=200ms"}
-	if f.knows("operators") {
-		if s.Operator, err = testkit.FreeAddress(); err != nil {
+	for _, address := range []*string{&s.Host, &s.Watch, &s.Operator} {
+		var err error
+		if *address, err = testkit.FreeAddress(); err != nil {
 			return nil, err
 		}
-		args = append(args, "--set", "operators="+s.Operator)
 	}
-	if s.Process, err = f.start(name, f.serveArgs(append(args, more...))...); err != nil {
+	args := []string{"serve", "--dir", s.Dir, "--listen", s.Host, "--watch", s.Watch, "--set", "agents.poll=200ms", "--set", "operators=" + s.Operator}
+	var err error
+	if s.Process, err = f.start(name, append(args, more...)...); err != nil {
 		return nil, err
 	}
 	if err := product.Ready(ctx, s.Watch, s.Done()); err != nil {
@@ -211,7 +163,7 @@ func (f *Fleet) serveAs(ctx context.Context, name string, more ...string) (*Serv
 
 // Command runs a command of the binary as an operator of the server and returns its output.
 func (s *Server) Command(ctx context.Context, args ...string) (string, error) {
-	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, s.fleet.commandArgs(args)...)
+	return run(ctx, s.fleet.bin, []string{"LOADSTAR_SERVER=https://" + s.Operator, "LOADSTAR_OPERATOR=" + filepath.Join(s.Dir, "operator")}, args...)
 }
 
 // StartAgent joins a real agent that hosts part K/N of the generated meters, and starts it.
@@ -223,20 +175,13 @@ func (f *Fleet) StartAgent(ctx context.Context, s *Server, name, part string, fl
 	if _, err := run(ctx, f.bin, nil, "agent", "join", "https://"+s.Host, token, "--dir", f.path(name), "--name", name); err != nil {
 		return nil, err
 	}
-	return f.startAgain(ctx, name, part, flags...)
+	return f.startAgain(name, part, flags...)
 }
 
-// startAgain starts an agent that has joined. The fleet is smaller than the agents' default
-// minimum. Binaries from before that default need no policy for it.
-func (f *Fleet) startAgain(ctx context.Context, name, part string, flags ...string) (*product.Process, error) {
-	help, err := run(ctx, f.bin, nil, "agent", "run", "--help")
-	if err != nil {
-		return nil, err
-	}
-	args := []string{"agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug"}
-	if strings.Contains(help, "trial") {
-		args = append(args, "--policy", "trial")
-	}
+// startAgain starts an agent that has joined. The fleet is smaller than the minimum of the agents'
+// default policy.
+func (f *Fleet) startAgain(name, part string, flags ...string) (*product.Process, error) {
+	args := []string{"agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug", "--policy", "trial"}
 	return f.start(name, append(args, flags...)...)
 }
 
@@ -252,4 +197,27 @@ func run(ctx context.Context, bin string, env []string, args ...string) (string,
 		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(args[:min(2, len(args))], " "), err, strings.TrimSpace(problems.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// failure is the reason why an attack could not be carried out.
+type failure struct{ error }
+
+// check ends the attack if err is not nil, as FailNow ends a test. It must be called on the
+// attack's own goroutine.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must returns v, and ends the attack if err is not nil; see check.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// must2 is must for two values.
+func must2[T, U any](v T, w U, err error) (T, U) {
+	check(err)
+	return v, w
 }

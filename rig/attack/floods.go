@@ -51,10 +51,7 @@ const (
 func floods() (all []Attack) {
 	for _, f := range allFloods() {
 		all = append(all, Attack{ID: f.id, Name: f.name, Alone: true, Run: func(ctx context.Context, fleet *Fleet) (Result, error) {
-			m, err := f.measure(ctx, fleet, floodFor)
-			if err != nil {
-				return Result{}, err
-			}
+			m := must(f.measure(ctx, fleet, floodFor))
 			if m.repelled() {
 				return repelled("%s", m), nil
 			}

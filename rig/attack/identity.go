@@ -15,10 +15,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
@@ -44,25 +44,12 @@ func identities() []Attack {
 // announce its clients within 20 s.
 func lapsed(ctx context.Context, f *Fleet) (Result, error) {
 	const valid = time.Minute // the minimum that serve accepts
-	s, err := f.killedAgent(ctx, "away", "--set", "agents.certificates="+valid.String())
-	if err != nil {
-		return Result{}, err
-	}
-	if err := product.Sleep(ctx, valid+2*time.Second); err != nil {
-		return Result{}, err
-	}
+	s := must(f.killedAgent(ctx, "away", "--set", "agents.certificates="+valid.String()))
+	check(product.Sleep(ctx, valid+2*time.Second))
 	back := time.Now()
-	if _, err := f.startAgain(ctx, "away", "1/1"); err != nil {
-		return Result{}, err
-	}
-	ok, err := s.seenSince(ctx, "gen_", back, 20*time.Second)
-	if err != nil {
-		return Result{}, err
-	}
-	text, err := os.ReadFile(f.path("away.log"))
-	if err != nil {
-		return Result{}, err
-	}
+	must(f.startAgain("away", "1/1"))
+	ok := must(s.seenSince(ctx, "gen_", back, 20*time.Second))
+	text := must(os.ReadFile(f.path("away.log")))
 	if !ok {
 		return succeeded("the agent is not seen again: %s", product.LastLine(string(text))), nil
 	}
@@ -88,14 +75,8 @@ func (f *Fleet) killedAgent(ctx context.Context, name string, flags ...string) (
 // joinsAgain succeeds if an agent that follows the program's advice to join again in its old
 // folder does not bring its clients back within 15 s.
 func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.killedAgent(ctx, "again")
-	if err != nil {
-		return Result{}, err
-	}
-	t, err := s.Token(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.killedAgent(ctx, "again"))
+	t := must(s.Token(ctx, 1))
 	join := func() error {
 		_, err := run(ctx, f.bin, nil, "agent", "join", "https://"+s.Host, t.Text(), "--dir", f.path("again"))
 		return err
@@ -104,21 +85,11 @@ func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
 	if refused == nil {
 		return Result{}, errors.New("an agent with a valid identity may join again")
 	}
-	if err := obey(refused.Error()); err != nil {
-		return Result{}, err
-	}
-	if err := join(); err != nil {
-		return Result{}, err
-	}
+	check(obey(refused.Error()))
+	check(join())
 	back := time.Now()
-	p, err := f.startAgain(ctx, "again", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
-	ok, err := s.seenSince(ctx, "gen_", back, 15*time.Second)
-	if err != nil {
-		return Result{}, err
-	}
+	p := must(f.startAgain("again", "1/1"))
+	ok := must(s.seenSince(ctx, "gen_", back, 15*time.Second))
 	if !ok {
 		return succeeded("its clients are not seen again: %s", line(p.Log(), "WARN")), nil
 	}
@@ -160,41 +131,21 @@ func (s *Server) seenSince(ctx context.Context, client string, since time.Time, 
 }
 
 // stolenOperator succeeds if a copy of the operator's folder can still create tokens after
-// the operator has created new credentials and revoked the old ones, as far as the server
-// supports this.
+// the operator has created new credentials and revoked the old ones.
 func stolenOperator(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
 	own, stolen := filepath.Join(s.Dir, "operator"), f.path("stolen")
-	if err := os.CopyFS(stolen, os.DirFS(own)); err != nil {
-		return Result{}, err
-	}
-	leaf, err := firstCertificate(filepath.Join(stolen, "cert.pem"))
-	if err != nil {
-		return Result{}, err
-	}
+	check(os.CopyFS(stolen, os.DirFS(own)))
+	leaf := must(firstCertificate(filepath.Join(stolen, "cert.pem")))
 	// A server writes new credentials at its start if it finds none.
-	if err := errors.Join(s.Kill(), os.RemoveAll(own)); err != nil {
-		return Result{}, err
-	}
-	if s, err = f.Serve(ctx); err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	_, err = o.RevokeCertificate(ctx, &v1.RevokeCertificateRequest{Serial: fmt.Sprintf("%032x", leaf.SerialNumber)})
-	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+	check(errors.Join(s.Kill(), os.RemoveAll(own)))
+	s = must(f.Serve(ctx))
+	o := must(s.Operators())
+	if _, err := o.RevokeCertificate(ctx, &v1.RevokeCertificateRequest{Serial: fmt.Sprintf("%032x", leaf.SerialNumber)}); err != nil {
 		return Result{}, fmt.Errorf("revoking: %w", err)
 	}
-	thief, err := s.operatorsFrom(stolen)
-	if err != nil {
-		return Result{}, err
-	}
-	_, err = thief.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
+	thief := must(s.operatorsFrom(stolen))
+	_, err := thief.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
 	if err == nil {
 		return succeeded("the copy creates a token"), nil
 	}
@@ -219,40 +170,19 @@ func firstCertificate(path string) (*x509.Certificate, error) {
 // leakedToken succeeds if an agent can still join with a token that the operator has revoked,
 // or if the server does not name the agents that joined with it.
 func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
+	s := must(f.Serve(ctx))
+	t := must(s.Token(ctx, 5))
+	thief := must(s.Join(ctx, t, "thief"))
+	o := must(s.Operators())
+	tokens := must(o.ListTokens(ctx, &v1.ListTokensRequest{Limit: 10}))
+	if len(tokens.Tokens) != 1 {
+		return Result{}, fmt.Errorf("there are %d tokens", len(tokens.Tokens))
 	}
-	t, err := s.Token(ctx, 5)
-	if err != nil {
-		return Result{}, err
-	}
-	thief, err := s.Join(ctx, t, "thief")
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	known := false
-	tokens, err := o.ListTokens(ctx, &v1.ListTokensRequest{Limit: 10})
-	if err == nil && len(tokens.Tokens) == 1 {
-		id := tokens.Tokens[0].Id
-		agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
-		if err != nil {
-			return Result{}, err
-		}
-		for _, a := range agents.Agents {
-			known = known || a.Id == thief.ID && a.Token == id
-		}
-		if _, err := o.RevokeToken(ctx, &v1.RevokeTokenRequest{Id: id}); err != nil {
-			return Result{}, err
-		}
-	} else if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
-		return Result{}, err
-	}
-	_, err = s.Join(ctx, t, "thief-2")
+	id := tokens.Tokens[0].Id
+	agents := must(o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10}))
+	known := slices.ContainsFunc(agents.Agents, func(a *v1.Agent) bool { return a.Id == thief.ID && a.Token == id })
+	must(o.RevokeToken(ctx, &v1.RevokeTokenRequest{Id: id}))
+	_, err := s.Join(ctx, t, "thief-2")
 	if err == nil || !known {
 		return succeeded("second join refused: %v; origin of the first known: %v", err != nil, known), nil
 	}
@@ -262,32 +192,21 @@ func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
 // visibleToken succeeds if an agent can join only with its token among the arguments, which all
 // users of a machine can read, or if the token appears in the process's output or files.
 func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	t, err := s.Token(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	t := must(s.Token(ctx, 1))
 	cmd := exec.CommandContext(ctx, f.bin, "agent", "join", "https://"+s.Host, "-", "--dir", f.path("agent"))
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return Result{}, err
-	}
+	stdin := must(cmd.StdinPipe())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		return Result{}, err
-	}
-	_, err = io.WriteString(stdin, t.Text()+"\n")
+	check(cmd.Start())
+	_, err := io.WriteString(stdin, t.Text()+"\n")
 	shown, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid)) // the process may have ended
 	err = errors.Join(err, stdin.Close())
 	if e := cmd.Wait(); e != nil || err != nil {
 		return succeeded("joining with the token on standard input: %s", product.LastLine(out.String())), nil
 	}
 	found := ""
-	err = filepath.WalkDir(f.path("agent"), func(path string, d fs.DirEntry, err error) error {
+	check(filepath.WalkDir(f.path("agent"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -296,10 +215,7 @@ func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 			found = path
 		}
 		return err
-	})
-	if err != nil {
-		return Result{}, err
-	}
+	}))
 	if strings.Contains(string(shown)+out.String(), t.Text()) || found != "" {
 		return succeeded("the token is in the arguments, the output or a file %s", found), nil
 	}
@@ -308,22 +224,10 @@ func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
 
 // takeOver succeeds if another agent gets the clients of a revoked agent.
 func takeOver(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	t, err := s.Token(ctx, 2)
-	if err != nil {
-		return Result{}, err
-	}
-	owner, err := s.Join(ctx, t, "owner")
-	if err != nil {
-		return Result{}, err
-	}
-	thief, err := s.Join(ctx, t, "thief")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	t := must(s.Token(ctx, 2))
+	owner := must(s.Join(ctx, t, "owner"))
+	thief := must(s.Join(ctx, t, "thief"))
 	list := []string{"meter-1", "meter-2"}
 	if refused, err := owner.Host(ctx, nil, list...); err != nil || len(refused) > 0 {
 		return Result{}, fmt.Errorf("the owner's clients are refused: %v %v", refused, err)
@@ -331,17 +235,9 @@ func takeOver(ctx context.Context, f *Fleet) (Result, error) {
 	if refused, err := thief.Host(ctx, nil, list...); err != nil || len(refused) != 2 {
 		return Result{}, fmt.Errorf("the thief's clients are not refused: %v %v", refused, err)
 	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: owner.ID}); err != nil {
-		return Result{}, err
-	}
-	refused, err := thief.Host(ctx, nil, list...)
-	if err != nil {
-		return Result{}, err
-	}
+	o := must(s.Operators())
+	must(o.Revoke(ctx, &v1.RevokeRequest{Agent: owner.ID}))
+	refused := must(thief.Host(ctx, nil, list...))
 	if len(refused) < 2 {
 		return succeeded("the thief gets %d of 2 clients", 2-len(refused)), nil
 	}
@@ -351,21 +247,10 @@ func takeOver(ctx context.Context, f *Fleet) (Result, error) {
 // copiedIdentity succeeds if a thief renews a certificate with a copy of an agent's key, and the
 // list of agents does not mark the agent as copied.
 func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	original, err := s.JoinOne(ctx, "original")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := original.Host(ctx, nil, "meter-1"); err != nil {
-		return Result{}, err
-	}
-	thief, err := s.renew(ctx, original)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	original := must(s.JoinOne(ctx, "original"))
+	must(original.Host(ctx, nil, "meter-1"))
+	thief := must(s.renew(ctx, original))
 	_, theirs := thief.checkIn(ctx, &v1.ExchangeRequest{})
 	mine, second := s.renew(ctx, original)
 	if second == nil {
@@ -374,15 +259,9 @@ func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
 	if second == nil {
 		_, theirs = thief.checkIn(ctx, &v1.ExchangeRequest{})
 	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
-	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
-		return Result{}, err
-	}
-	noticed := err == nil && len(agents.Agents) == 1 && agents.Agents[0].Copied != 0
+	o := must(s.Operators())
+	agents := must(o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10}))
+	noticed := len(agents.Agents) == 1 && agents.Agents[0].Copied != 0
 	seen := fmt.Sprintf("thief served: %v; original served: %v; noticed: %v", theirs == nil, second == nil, noticed)
 	if !noticed {
 		return succeeded("%s", seen), nil
@@ -408,14 +287,8 @@ func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
 // an agent whose version is older than any existing one, or does not show operators the
 // versions of their agents.
 func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "future")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.JoinOne(ctx, "future"))
 	const header, mine = "Loadstar-Protocol", 1000
 	theirs := ""
 	call := func(procedure, version string, message proto.Message) (int, error) {
@@ -437,18 +310,9 @@ func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
 	if theirs == "" {
 		return succeeded("the server does not say its version"), nil
 	}
-	old, err := call(v1.AgentServiceExchangeProcedure, "0", &v1.ExchangeRequest{})
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
-	if err != nil {
-		return Result{}, err
-	}
+	old := must(call(v1.AgentServiceExchangeProcedure, "0", &v1.ExchangeRequest{}))
+	o := must(s.Operators())
+	agents := must(o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10}))
 	shown := len(agents.Agents) == 1 && agents.Agents[0].Protocol == mine
 	seen := fmt.Sprintf("the server speaks version %s; an agent of version 0 gets status %d; operators see version %d: %v", theirs, old, mine, shown)
 	if old == http.StatusOK || !shown {

@@ -51,20 +51,11 @@ const fewDays, manyDays = 45, 200
 // leaking carries out an attack on readings.
 func leaking(prepare func() leaker) func(context.Context, *Fleet) (Result, error) {
 	return func(ctx context.Context, _ *Fleet) (Result, error) {
-		k, err := kernel.Default()
-		if err != nil {
-			return Result{}, err
-		}
+		k := must(kernel.Default())
 		l := prepare()
-		few, err := leak.Homes(3, fewDays)
-		if err != nil {
-			return Result{}, err
-		}
+		few := must(leak.Homes(3, fewDays))
 		t := &leak.Target{Data: few, Meters: []int{0, 1, 2}, Kernel: k, Open: leak.Undefended(few, k)}
-		before, err := l.before(ctx, t)
-		if err != nil {
-			return Result{}, err
-		}
+		before := must(l.before(ctx, t))
 		if math.Abs(before) < solved {
 			return Result{}, fmt.Errorf("without defences the correlation is %.3f, so this attack proves nothing", before)
 		}
@@ -74,15 +65,9 @@ func leaking(prepare func() leaker) func(context.Context, *Fleet) (Result, error
 		if err != nil && declined == "" {
 			return Result{}, err
 		}
-		many, err := leak.Homes(3, manyDays)
-		if err != nil {
-			return Result{}, err
-		}
+		many := must(leak.Homes(3, manyDays))
 		t = &leak.Target{Data: many, Meters: []int{0, 1, 2}, Kernel: k, Open: leak.Defended(many, k, policy.Default())}
-		after, err := l.after(ctx, t)
-		if err != nil {
-			return Result{}, err
-		}
+		after := must(l.after(ctx, t))
 		text := fmt.Sprintf("correlation %.3f without defences; with all defaults ", before)
 		if declined != "" {
 			text += "the plan is declined by " + declined

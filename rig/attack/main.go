@@ -4,17 +4,13 @@
 //	go -C rig run ./attack -bin ../bin/loadstar
 //	go -C rig run ./attack -bin ../bin/loadstar -only C1,H3
 //
-// Every attack starts its own server from the binary. The doc comment of the attack's function
-// states its criterion. The last line of the output is the result. The exit code is 1 if an
-// attack succeeds. With -before COMMIT, the command carries out only the attacks against which
-// the commit lacks defences, and the exit code is 1 if one of them is repelled. The binary of
-// that commit must be vulnerable to each of them, because otherwise the attack proves nothing.
-// The attacks on readings (leaks.go) call the agent's code in this process, first without its
-// defences, where they must succeed in every run.
+// Every attack starts its own server from the binary. Its criterion is in the doc comment of
+// its function. The last line of the output is the result. The exit code is 1 if an attack
+// succeeds. The attacks on readings (leaks.go) call the agent's code in this process, first
+// without its defences, where they must succeed in every run.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -45,10 +41,8 @@ type Attack struct {
 	Alone bool
 	// Long starts the attack before the others, because it waits for more than half a minute.
 	Long bool
-	// Beats is the newest commit that is vulnerable to the attack, or empty if none is known.
-	Beats string
-	// Run carries out the attack. An error means that the attack could not be carried out,
-	// so it neither succeeded nor was repelled.
+	// Run carries out the attack. An error, returned or passed to check, means that the attack
+	// could not be carried out, so it neither succeeded nor was repelled.
 	Run func(ctx context.Context, f *Fleet) (Result, error)
 }
 
@@ -66,28 +60,12 @@ func repelled(format string, a ...any) Result {
 
 func succeeded(format string, a ...any) Result { return Result{Detail: fmt.Sprintf(format, a...)} }
 
-// first and second are the newest commits without the defences against the attacks that the
-// first and the second review found.
-const (
-	first  = "65e9244"
-	second = "7e11de1"
-)
-
 // attacks lists all attacks in the order of the table.
 func attacks() []Attack {
 	return slices.Concat(
-		beating(first, spies(), models(), crowds(), identities(), stores(), clocks(), retentions(), rotations(), floods()),
-		beating(second, dashboards(), devices()),
+		spies(), models(), crowds(), identities(), stores(), clocks(), retentions(), rotations(), floods(), dashboards(), devices(),
 		denseSpies(), leaks(), traps(), probes(), outsiders(), regions(), modelFiles(), eavesdroppers(), privates(),
 	)
-}
-
-func beating(commit string, lists ...[]Attack) []Attack {
-	all := slices.Concat(lists...)
-	for i := range all {
-		all[i].Beats = commit
-	}
-	return all
 }
 
 // unattempted lists the entries of the review, or parts of them, that no program here carries
@@ -105,7 +83,6 @@ var unattempted = map[string]string{
 // options contains the values of the command-line flags.
 type options struct {
 	bin, dir, only string
-	before         string
 	keep, postgres bool
 	parallel       int
 }
@@ -121,7 +98,6 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "../bin/loadstar", "binary under attack")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
 	flag.StringVar(&o.only, "only", "", "only the attacks whose IDs begin with one of these, separated by commas")
-	flag.StringVar(&o.before, "before", "", "the binary is of this `commit`, which lacks defences: expect every attack on it to succeed")
 	flag.BoolVar(&o.postgres, "postgres", false, "let the servers of the floods use PostgreSQL instead of SQLite")
 	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
 	flag.IntVar(&o.parallel, "parallel", 3, "number of concurrent attacks, except those that measure times")
@@ -148,9 +124,9 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if flag.NArg() > 0 || o.parallel < 1 {
 		return errors.New("invalid flags or arguments; see -help")
 	}
-	list := selected(o.only, o.before)
+	list := selected(o.only)
 	if len(list) == 0 {
-		return fmt.Errorf("no attack on %s begins with %q", cmp.Or(o.before, "this version"), o.only)
+		return fmt.Errorf("no attack begins with %q", o.only)
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "attack"); err != nil {
@@ -188,11 +164,8 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	return err
 }
 
-func selected(only, before string) (list []Attack) {
+func selected(only string) (list []Attack) {
 	for _, a := range attacks() {
-		if before != "" && a.Beats != before {
-			continue
-		}
 		if only == "" || slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(a.ID, p) }) {
 			list = append(list, a)
 		}
@@ -209,7 +182,7 @@ func carryOut(ctx context.Context, o options, s *ground, list []Attack) []row {
 		begun := time.Now()
 		r := row{Attack: a}
 		r.Result, r.err = s.attack(ctx, a, a.ID)
-		if a.Alone && o.before == "" {
+		if a.Alone {
 			all := []Result{r.Result}
 			for i := 2; r.err == nil && !decided(all); i++ {
 				r.Result, r.err = s.attack(ctx, a, fmt.Sprintf("%s-%d", a.ID, i))
@@ -281,7 +254,7 @@ func (r *row) word() string {
 	}
 }
 
-// judge prints the table, and returns an error if the outcome is not as expected.
+// judge prints the table and returns an error if an attack was not repelled.
 func judge(o options, rows []row, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "attack\toutcome\twhat\tobserved")
@@ -297,14 +270,14 @@ func judge(o options, rows []row, out io.Writer) error {
 		if r.err == nil && r.Repelled {
 			held++
 		}
-		if r.err != nil || r.Repelled == (o.before != "") {
+		if r.err != nil || !r.Repelled {
 			wrong = append(wrong, r.ID+" "+r.word())
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if o.only == "" && o.before == "" {
+	if o.only == "" {
 		for _, id := range slices.Sorted(maps.Keys(unattempted)) {
 			fmt.Fprintf(out, "%s is not counted: it %s\n", id, unattempted[id])
 		}

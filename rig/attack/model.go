@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"connectrpc.com/connect"
-
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -49,35 +47,20 @@ func poison(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
 
 // poisoned runs a plan with twelve honest clients and a client that answers differently, and
 // returns the run after its end.
-func poisoned(ctx context.Context, f *Fleet, plan string, by answer) (*Server, *v1.GetRunResponse, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := f.StartAgent(ctx, s, "honest", "1/1"); err != nil {
-		return nil, nil, err
-	}
-	a, err := s.JoinOne(ctx, "attacker")
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := a.Host(ctx, weather, "zz-attacker"); err != nil {
-		return nil, nil, err
-	}
+func poisoned(ctx context.Context, f *Fleet, plan string, by answer) (*Server, *v1.GetRunResponse) {
+	s := must(f.Serve(ctx))
+	must(f.StartAgent(ctx, s, "honest", "1/1"))
+	a := must(s.JoinOne(ctx, "attacker"))
+	must(a.Host(ctx, weather, "zz-attacker"))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(ctx, by) }()
-	run, err := s.begin(ctx, plan, meters+1)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := s.follow(ctx, run, 90*time.Second)
+	run := must(s.begin(ctx, plan, meters+1))
+	r := must(s.follow(ctx, run, 90*time.Second))
 	cancel()
-	if err == nil {
-		err = <-served
-	}
-	return s, r, err
+	check(<-served)
+	return s, r
 }
 
 // weather lists the weather inputs of the generated meters.
@@ -85,10 +68,7 @@ var weather = []string{"temperature", "wind", "floor_area", "wall_area", "window
 
 // poisonAverage succeeds if the loss of the honest clients rises.
 func poisonAverage(ctx context.Context, f *Fleet) (Result, error) {
-	_, r, err := poisoned(ctx, f, "name: average\nalgorithm: fedavg\nrounds: 5\n", poison)
-	if err != nil {
-		return Result{}, err
-	}
+	_, r := poisoned(ctx, f, "name: average\nalgorithm: fedavg\nrounds: 5\n", poison)
 	return spoilt(r)
 }
 
@@ -108,13 +88,8 @@ func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 	for i, server := range []string{"clip: 0", ""} {
 		fleet := &Fleet{ground: f.ground, dir: f.path(fmt.Sprint("fleet-", i))}
 		f.later(fleet.close)
-		if err := os.Mkdir(fleet.dir, 0o700); err != nil {
-			return Result{}, err
-		}
-		_, r, err := poisoned(ctx, fleet, fmt.Sprintf(plan, server), within)
-		if err != nil {
-			return Result{}, err
-		}
+		check(os.Mkdir(fleet.dir, 0o700))
+		_, r := poisoned(ctx, fleet, fmt.Sprintf(plan, server), within)
 		all := rounds(r)
 		if len(all) < 2 || all[0].Evaluated == 0 {
 			return Result{}, fmt.Errorf("%d rounds, the run is %s %s", len(all), r.Run.State, r.Run.Reason)
@@ -136,10 +111,7 @@ func poisonDense(ctx context.Context, f *Fleet) (Result, error) {
 
 // poisonControl succeeds if honest clients drop out or their loss increases.
 func poisonControl(ctx context.Context, f *Fleet) (Result, error) {
-	_, r, err := poisoned(ctx, f, "name: control\nalgorithm: scaffold\nrounds: 5\n", poison)
-	if err != nil {
-		return Result{}, err
-	}
+	_, r := poisoned(ctx, f, "name: control\nalgorithm: scaffold\nrounds: 5\n", poison)
 	return spoilt(r)
 }
 
@@ -162,21 +134,12 @@ func spoilt(r *v1.GetRunResponse) (Result, error) {
 // poisonWeight succeeds if the model moves by more than a quarter of the attacker's update.
 // With equal weights, it would move by a thirteenth.
 func poisonWeight(ctx context.Context, f *Fleet) (Result, error) {
-	s, r, err := poisoned(ctx, f, "name: weight\nalgorithm: fednorm\nrounds: 2\nserver: {weighting: examples}\nschedule: {kind: synchronous, cohort: 13}\n", poison)
-	if err != nil {
-		return Result{}, err
-	}
+	s, r := poisoned(ctx, f, "name: weight\nalgorithm: fednorm\nrounds: 2\nserver: {weighting: examples}\nschedule: {kind: synchronous, cohort: 13}\n", poison)
 	if len(rounds(r)) == 0 {
 		return Result{}, fmt.Errorf("no round was merged: the run is %s %s", r.Run.State, r.Run.Reason)
 	}
-	a, err := s.JoinOne(ctx, "reader")
-	if err != nil {
-		return Result{}, err
-	}
-	w, err := a.weights(ctx, r.Run.Weights)
-	if err != nil {
-		return Result{}, err
-	}
+	a := must(s.JoinOne(ctx, "reader"))
+	w := must(a.weights(ctx, r.Run.Weights))
 	var along float64 // component of the weights along the attacker's update
 	for i, x := range w {
 		if i%2 == 0 {
@@ -192,13 +155,9 @@ func poisonWeight(ctx context.Context, f *Fleet) (Result, error) {
 
 // scripted starts a run in which the attack plays all clients, nine harmless ones and one
 // that answers differently. It returns the run after its end.
-func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1.GetRunResponse, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := s.play(ctx, count, by)
-	return s, r, err
+func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1.GetRunResponse) {
+	s := must(f.Serve(ctx))
+	return s, must(s.play(ctx, count, by))
 }
 
 // play is like scripted, but uses a server that is already running.
@@ -238,33 +197,15 @@ func (s *Server) play(ctx context.Context, count int, by answer) (*v1.GetRunResp
 // noWayBack succeeds if an operator cannot make the weights from before the attack the newest
 // ones.
 func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
-	s, r, err := scripted(ctx, f, 4, poison)
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	all, err := o.ListVersions(ctx, &v1.ListVersionsRequest{Run: r.Run.Id})
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		return succeeded("no earlier version is stored"), nil
-	}
-	if err != nil {
-		return Result{}, err
-	}
+	s, r := scripted(ctx, f, 4, poison)
+	o := must(s.Operators())
+	all := must(o.ListVersions(ctx, &v1.ListVersionsRequest{Run: r.Run.Id}))
 	if len(all.Versions) < 4 {
 		return succeeded("%d versions are stored", len(all.Versions)), nil
 	}
 	first := all.Versions[len(all.Versions)-1]
-	back, err := o.RollBackRun(ctx, &v1.RollBackRunRequest{Run: r.Run.Id, Version: first.Version})
-	if err != nil {
-		return Result{}, err
-	}
-	now, err := s.look(ctx, r.Run.Id)
-	if err != nil {
-		return Result{}, err
-	}
+	back := must(o.RollBackRun(ctx, &v1.RollBackRunRequest{Run: r.Run.Id, Version: first.Version}))
+	now := must(s.look(ctx, r.Run.Id))
 	if now.Run.Weights != first.Weights || now.Run.Version != back.Version {
 		return succeeded("after a rollback to version %d the newest weights are others", first.Version), nil
 	}
@@ -274,21 +215,9 @@ func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
 // noCulprit succeeds if the turns of a round do not show operators which client sent the
 // largest update.
 func noCulprit(ctx context.Context, f *Fleet) (Result, error) {
-	s, r, err := scripted(ctx, f, 2, poison)
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	all, err := o.ListTurns(ctx, &v1.ListTurnsRequest{Run: r.Run.Id, Round: 0, Limit: 100})
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		return succeeded("there is no view by client"), nil
-	}
-	if err != nil {
-		return Result{}, err
-	}
+	s, r := scripted(ctx, f, 2, poison)
+	o := must(s.Operators())
+	all := must(o.ListTurns(ctx, &v1.ListTurnsRequest{Run: r.Run.Id, Round: 0, Limit: 100}))
 	var worst *v1.Turn
 	for _, t := range all.Turns {
 		if worst == nil || t.Norm > worst.Norm {
@@ -307,18 +236,12 @@ func falseLoss(ctx context.Context, f *Fleet) (Result, error) {
 	var seen []float64
 	for i, claim := range []float64{1e99, -1e6} {
 		// A rejected result leaves its turn open until the lease expires.
-		s, err := f.serveAs(ctx, fmt.Sprintf("server-%d", i), "--set", "rounds.lease=2s")
-		if err != nil {
-			return Result{}, err
-		}
-		r, err := s.play(ctx, 2, func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
+		s := must(f.serveAs(ctx, fmt.Sprintf("server-%d", i), "--set", "rounds.lease=2s"))
+		r := must(s.play(ctx, 2, func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
 			n, share := harmless(t, weights)
 			share.TrainLoss, share.Loss = claim, claim
 			return n, share
-		})
-		if err != nil {
-			return Result{}, err
-		}
+		}))
 		all := rounds(r)
 		if len(all) == 0 {
 			return Result{}, fmt.Errorf("no round was merged: the run is %s %s", r.Run.State, r.Run.Reason)

@@ -49,30 +49,17 @@ func documented(word string) (string, error) {
 // can read files or start programs on the database's machine. The ledger is created as stores.md
 // describes.
 func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
-	statements, err := documented("CREATE ROLE")
-	if err != nil {
-		return Result{}, err
-	}
-	if err := os.Mkdir(f.path("pg"), 0o755); err != nil {
-		return Result{}, err
-	}
-	database, err := pgtest.Start(f.path("pg"), 0)
-	if err != nil {
-		return Result{}, err
-	}
+	statements := must(documented("CREATE ROLE"))
+	check(os.Mkdir(f.path("pg"), 0o755))
+	database := must(pgtest.Start(f.path("pg"), 0))
 	f.later(database.Stop)
 	as := func(role, name string) string { return strings.Replace(database.URL(name), "postgres@", role+"@", 1) }
 	statements += "\nCREATE ROLE neighbour LOGIN;\nCREATE DATABASE neighbour OWNER neighbour;\nREVOKE CONNECT ON DATABASE neighbour FROM PUBLIC;"
 	if problem, err := try(ctx, as("postgres", "postgres"), strings.Split(statements, ";")...); err != nil || problem != nil {
 		return Result{}, errors.Join(problem, err)
 	}
-	s, err := f.Serve(ctx, "--database", as("loadstar", "loadstar"))
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := s.JoinOne(ctx, "agent"); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx, "--database", as("loadstar", "loadstar")))
+	must(s.JoinOne(ctx, "agent"))
 	for _, x := range []struct{ role, database, statement string }{
 		{"neighbour", "loadstar", "SELECT * FROM agents"},
 		{"neighbour", "loadstar", "DELETE FROM agents"},
@@ -85,10 +72,7 @@ func databaseRights(ctx context.Context, f *Fleet) (Result, error) {
 		{"loadstar", "loadstar", "CREATE ROLE mine SUPERUSER"},
 		{"loadstar", "loadstar", "ALTER ROLE neighbour PASSWORD 'x'"},
 	} {
-		problem, err := try(ctx, as(x.role, x.database), x.statement)
-		if err != nil {
-			return Result{}, err
-		}
+		problem := must(try(ctx, as(x.role, x.database), x.statement))
 		if problem == nil {
 			return succeeded("%s: %s", x.role, x.statement), nil
 		}
@@ -124,9 +108,7 @@ func try(ctx context.Context, url string, statements ...string) (refused, err er
 func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	const bucket = "weights"
 	memory := s3mem.New()
-	if err := memory.CreateBucket(bucket); err != nil {
-		return Result{}, err
-	}
+	check(memory.CreateBucket(bucket))
 	store := httptest.NewServer(gofakes3.New(memory).Server())
 	f.later(func() error { store.Close(); return nil })
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
@@ -134,14 +116,9 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, err
 		}
 	}
-	s, err := f.Serve(ctx, "--blobs", strings.Replace(store.URL, "http://", "s3+http://", 1)+"/"+bucket)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx, "--blobs", strings.Replace(store.URL, "http://", "s3+http://", 1)+"/"+bucket))
 	run, holder, end, err := s.hold(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	defer func() { _ = end() }() // the holder's calls may fail when the server ends
 	var r *v1.GetRunResponse
 	if ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
@@ -150,22 +127,12 @@ func swapBlob(ctx context.Context, f *Fleet) (Result, error) {
 	}); err != nil || !ok {
 		return Result{}, fmt.Errorf("the run does not start: %w", err)
 	}
-	before, err := holder.weights(ctx, r.Run.Weights)
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := memory.HeadObject(bucket, r.Run.Weights)
-	if err != nil {
-		return Result{}, err
-	}
+	before := must(holder.weights(ctx, r.Run.Weights))
+	o := must(memory.HeadObject(bucket, r.Run.Weights))
 	other := bytes.Repeat([]byte{0x3f}, int(o.Size))
-	if _, err := memory.PutObject(bucket, r.Run.Weights, map[string]string{}, io.NopCloser(bytes.NewReader(other)), o.Size, nil); err != nil {
-		return Result{}, err
-	}
+	must(memory.PutObject(bucket, r.Run.Weights, map[string]string{}, io.NopCloser(bytes.NewReader(other)), o.Size, nil))
 	// The server may have cached the weights, so start another server with the same ledger.
-	if err := s.Kill(); err != nil {
-		return Result{}, err
-	}
+	check(s.Kill())
 	again, err := f.Serve(ctx, "--listen", s.Host, "--blobs", strings.Replace(store.URL, "http://", "s3+http://", 1)+"/"+bucket)
 	if err != nil {
 		return repelled("the server does not start with other weights: %v", err), nil

@@ -82,70 +82,44 @@ type hidden struct {
 
 // lyingVault starts a keeper that accepts our server, with members that have invitations. Settings
 // are lines that replace those of keeper.yaml.
-func (f *Fleet) lyingVault(ctx context.Context, name string, members int, settings ...string) (*vault, error) {
-	public, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		return nil, err
-	}
-	v, err := f.vault(ctx, name, append([]string{fmt.Sprintf("servers: [%s]", member.PinOf(public))}, settings...)...)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.know(ctx, key); err != nil {
-		return nil, err
-	}
+func (f *Fleet) lyingVault(ctx context.Context, name string, members int, settings ...string) *vault {
+	public, key := must2(ed25519.GenerateKey(nil))
+	v := f.vault(ctx, name, append([]string{fmt.Sprintf("servers: [%s]", member.PinOf(public))}, settings...)...)
+	v.know(ctx, key)
 	for i := range members {
-		code, err := v.invite(ctx, 1)
-		if err != nil {
-			return nil, err
-		}
+		code := v.invite(ctx, 1)
 		in := &insider{fmt.Sprintf("agent-%02d", i), mask.NewKey(), mask.Day(time.Now())}
-		if err := v.enrol(ctx, in, code); err != nil {
-			return nil, err
-		}
+		check(v.enrol(ctx, in, code))
 		v.members = append(v.members, in)
 	}
-	return v, nil
+	return v
 }
 
 // vault creates the folder of a keeper and starts the keeper.
-func (f *Fleet) vault(ctx context.Context, name string, settings ...string) (*vault, error) {
-	v := &vault{fleet: f, name: name}
-	var err error
-	if v.at, err = testkit.FreeAddress(); err != nil {
-		return nil, err
-	}
-	pin, err := run(ctx, f.bin, nil, "keeper", "init", "--dir", f.path(name), "--fleet", keptFleet)
-	if err != nil {
-		return nil, err
-	}
-	if v.pin, err = member.ParsePin(pin); err != nil {
-		return nil, err
-	}
+func (f *Fleet) vault(ctx context.Context, name string, settings ...string) *vault {
+	v := &vault{fleet: f, name: name, at: must(testkit.FreeAddress())}
+	pin := must(run(ctx, f.bin, nil, "keeper", "init", "--dir", f.path(name), "--fleet", keptFleet))
+	v.pin = must(member.ParsePin(pin))
 	usual := []string{"listen: " + v.at, fmt.Sprint("least: ", keptLeast), fmt.Sprint("quorum: ", keptQuorum), "age: 0s"}
-	if err := v.set(append(usual, settings...)...); err != nil {
-		return nil, err
-	}
-	return v, v.start(ctx)
+	v.set(append(usual, settings...)...)
+	check(v.start(ctx))
+	return v
 }
 
 // set replaces lines in the keeper's settings.
-func (v *vault) set(settings ...string) error {
+func (v *vault) set(settings ...string) {
 	path := filepath.Join(v.fleet.path(v.name), "keeper.yaml")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
+	text := must(os.ReadFile(path))
 	lines := strings.Split(string(text), "\n")
 	for _, s := range settings {
 		key, _, _ := strings.Cut(s, ":")
 		i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, key+":") })
 		if i < 0 {
-			return fmt.Errorf("keeper.yaml has no %s", key)
+			check(fmt.Errorf("keeper.yaml has no %s", key))
 		}
 		lines[i] = s
 	}
-	return os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600)
+	check(os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
 }
 
 // start starts the keeper, even after a kill, and waits until it responds.
@@ -176,71 +150,42 @@ func (v *vault) start(ctx context.Context) (err error) {
 }
 
 // again kills the keeper and restarts it.
-func (v *vault) again(ctx context.Context) error {
-	if err := v.Kill(); err != nil {
-		return err
-	}
-	return v.start(ctx)
+func (v *vault) again(ctx context.Context) {
+	check(v.Kill())
+	check(v.start(ctx))
 }
 
 // know connects to the keeper with the key of its server, and reads the keeper's statement.
-func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) error {
+func (v *vault) know(ctx context.Context, key ed25519.PrivateKey) {
 	v.key = key
-	config, err := mtls.Pinned(key, func(sha [32]byte) bool { return sha == v.pin })
-	if err != nil {
-		return err
-	}
+	config := must(mtls.Pinned(key, func(sha [32]byte) bool { return sha == v.pin }))
 	transport := mtls.Transport(config)
 	v.fleet.later(func() error { transport.CloseIdleConnections(); return nil })
 	v.KeeperServiceClient = v1.NewKeeperServiceClient(mtls.Client(transport), "https://"+v.at)
-	a, err := v.State(ctx, &v1.KeeperStateRequest{})
-	if err != nil {
-		return fmt.Errorf("request the keeper's statement: %w", err)
-	}
-	text, err := proto.Marshal(a.Statement)
-	if err == nil {
-		v.says, err = member.ReadStatement(text)
-	}
-	return err
+	a := must(v.State(ctx, &v1.KeeperStateRequest{}))
+	v.says = must(member.ReadStatement(must(proto.Marshal(a.Statement))))
 }
 
-// copied starts another keeper on a copy of the folder. The copy does not know what the first
-// keeper releases from then on, so it acts like a keeper that may release a sum twice.
-func (v *vault) copied(ctx context.Context, name string) (*vault, error) {
-	if err := v.Kill(); err != nil {
-		return nil, err
-	}
+// copied starts another keeper on a copy of the folder. It does not know what the first one
+// releases from now on, like a keeper without the rule that it releases only once.
+func (v *vault) copied(ctx context.Context, name string) *vault {
+	check(v.Kill())
 	c := *v
 	c.name, c.KeeperServiceClient = name, nil
-	if err := os.Mkdir(v.fleet.path(name), 0o700); err != nil {
-		return nil, err
-	}
-	files, err := os.ReadDir(v.fleet.path(v.name))
-	if err != nil {
-		return nil, err
-	}
+	check(os.Mkdir(v.fleet.path(name), 0o700))
+	files := must(os.ReadDir(v.fleet.path(v.name)))
 	for _, e := range files {
 		if e.Type()&fs.ModeType != 0 {
 			continue // the socket
 		}
-		data, err := os.ReadFile(filepath.Join(v.fleet.path(v.name), e.Name()))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(v.fleet.path(name), e.Name()), data, 0o600)
-		}
-		if err != nil {
-			return nil, err
-		}
+		data := must(os.ReadFile(filepath.Join(v.fleet.path(v.name), e.Name())))
+		check(os.WriteFile(filepath.Join(v.fleet.path(name), e.Name()), data, 0o600))
 	}
-	if c.at, err = testkit.FreeAddress(); err != nil {
-		return nil, err
-	}
-	if err := c.set("listen: " + c.at); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(v.start(ctx), c.start(ctx)); err != nil {
-		return nil, err
-	}
-	return &c, c.know(ctx, v.key)
+	c.at = must(testkit.FreeAddress())
+	c.set("listen: " + c.at)
+	check(errors.Join(v.start(ctx), c.start(ctx)))
+	c.know(ctx, v.key)
+	return &c
 }
 
 // people runs a command as the keeper's administrators do.
@@ -248,12 +193,8 @@ func (v *vault) people(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, v.fleet.bin, nil, append(append([]string{"keeper"}, args...), "--dir", v.fleet.path(v.name))...)
 }
 
-func (v *vault) invite(ctx context.Context, uses int) (code member.Code, err error) {
-	text, err := v.people(ctx, "invite", "--uses", fmt.Sprint(uses))
-	if err != nil {
-		return code, err
-	}
-	return member.ParseCode(text)
+func (v *vault) invite(ctx context.Context, uses int) member.Code {
+	return must(member.ParseCode(must(v.people(ctx, "invite", "--uses", fmt.Sprint(uses)))))
 }
 
 // enrol seals a member's key and forwards it. A refusal is an error that contains its rule.

@@ -140,47 +140,22 @@ privacy: {mode: private, keepers: [auditor], least: 2, check: %s}
 evaluate: {every: 0}
 `
 
-// callers starts a keeper and the agents, and waits until the agents are enrolled.
-func (f *Fleet) callers(ctx context.Context) (*callers, error) {
+// callers starts a keeper and the agents, and waits until these are enrolled.
+func (f *Fleet) callers(ctx context.Context) *callers {
 	const n = 3
-	v, err := f.lyingVault(ctx, "keeper", 0, "least: 2")
-	if err != nil {
-		return nil, err
-	}
-	code, err := v.invite(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	file, err := f.write("invitations", code.String()+"\n")
-	if err != nil {
-		return nil, err
-	}
-	state, err := v.State(ctx, &v1.KeeperStateRequest{})
-	if err != nil {
-		return nil, err
-	}
-	cs := &callers{v: v, blobs: map[string][]byte{}}
-	if cs.statement, err = proto.Marshal(state.Statement); err != nil {
-		return nil, err
-	}
-	homes, err := leak.Homes(n, 60)
-	if err != nil {
-		return nil, err
-	}
-	k, err := kernel.Default()
-	if err != nil {
-		return nil, err
-	}
+	v := f.lyingVault(ctx, "keeper", 0, "least: 2")
+	file := must(f.write("invitations", v.invite(ctx, n).String()+"\n"))
+	state := must(v.State(ctx, &v1.KeeperStateRequest{}))
+	cs := &callers{v: v, statement: must(proto.Marshal(state.Statement)), blobs: map[string][]byte{}}
+	homes := must(leak.Homes(n, 60))
+	k := must(kernel.Default())
 	allow := policy.None()
 	allow.Private, allow.LeastMembers, allow.Keepers = policy.PrivateRequire, 2, []string{v.pin.String()}
 	running, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	f.later(func() error { stop(); group.Wait(); return nil })
 	for i := range n {
-		d, err := series.NewDataset(*homes, []series.Meter{homes.Meter(i)})
-		if err != nil {
-			return nil, err
-		}
+		d := must(series.NewDataset(*homes, []series.Meter{homes.Meter(i)}))
 		c := &caller{name: fmt.Sprint("agent-", i), v: v, statement: cs.statement, blobs: cs.blobs, clients: []string{homes.Meter(i).ID}}
 		server := httptest.NewServer(c)
 		f.later(func() error { server.Close(); return nil })
@@ -205,7 +180,8 @@ func (f *Fleet) callers(ctx context.Context) (*callers, error) {
 	if err == nil && !ok {
 		err = errors.New("the agents did not enrol")
 	}
-	return cs, err
+	check(err)
+	return cs
 }
 
 // put stores a blob for all agents.
@@ -223,40 +199,26 @@ func (cs *callers) put(data []byte) string {
 }
 
 // begin returns the terms of a run and the task of its first round.
-func (cs *callers) begin(run, check string) (*terms.Terms, *v1.Task, error) {
-	p, err := recipe.Read(fmt.Appendf(nil, callersPlan, check))
-	if err != nil {
-		return nil, nil, err
-	}
-	if p, err = terms.Settle(p, int64(len(cs.all)), nil, []time.Duration{time.Hour}); err != nil {
-		return nil, nil, err
-	}
-	text, err := recipe.Write(p)
-	if err != nil {
-		return nil, nil, err
-	}
+func (cs *callers) begin(run, check string) (*terms.Terms, *v1.Task) {
+	p := must(recipe.Read(fmt.Appendf(nil, callersPlan, check)))
+	p = must(terms.Settle(p, int64(len(cs.all)), nil, []time.Duration{time.Hour}))
+	text := must(recipe.Write(p))
 	blob := cs.put(text)
-	t, err := terms.Read(string(text), blob, int64(len(cs.all)))
-	if err != nil {
-		return nil, nil, err
-	}
+	t := must(terms.Read(string(text), blob, int64(len(cs.all))))
 	server := t.Server()
 	l := server.Limits()
 	return t, &v1.Task{
 		Run: run, Plan: blob, Weights: cs.put(round.AppendFloats(nil, server.Shared())), LeaseMs: time.Hour.Milliseconds(), Fleet: int64(len(cs.all)), Fold: true,
 		Limits:  &v1.Limits{Norm: l.Norm, Control: l.Control, Examples: l.Examples, Loss: l.Loss, Coordinate: l.Coordinate},
 		Privacy: &v1.Privacy{Statements: [][]byte{cs.statement}, Day: mask.Day(time.Now())},
-	}, nil
+	}
 }
 
 // isolate gives the first agent one task and the others a changed one. It then asks the keeper for
 // the sum as if all had received the first task. It reports whether the keeper opened the sum, or
 // the reason for a refusal. Without a change, all agents get the same task.
 func (cs *callers) isolate(ctx context.Context, run, check string, change func(*v1.Task)) (opened bool, why error, err error) {
-	t, task, err := cs.begin(run, check)
-	if err != nil {
-		return false, nil, err
-	}
+	t, task := cs.begin(run, check)
 	q, err := t.MaskedRound(task)
 	if err != nil {
 		return false, nil, err
@@ -335,10 +297,7 @@ func lieToOthers(ctx context.Context, cs *callers, changes map[string]func(*v1.T
 // example weights with which their updates are 0. It also succeeds if an agent that has masked a
 // round masks it again for other weights.
 func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
-	cs, err := f.callers(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	cs := f.callers(ctx)
 	dead := func(x *v1.Task) { x.Weights = cs.put(make([]byte, len(cs.blobs[x.Weights]))) }
 	changes := map[string]func(*v1.Task){
 		"weights": dead,
@@ -350,10 +309,7 @@ func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 	if broken, err := lieToOthers(ctx, cs, changes); broken != nil || err != nil {
 		return orSucceeded(broken), err
 	}
-	_, task, err := cs.begin("honest none", "none")
-	if err != nil {
-		return Result{}, err
-	}
+	_, task := cs.begin("honest none", "none")
 	dead(task)
 	if r, reason, err := cs.all[0].train(ctx, task); err != nil {
 		return Result{}, err
@@ -368,10 +324,7 @@ func otherWeights(ctx context.Context, f *Fleet) (Result, error) {
 // otherLimits succeeds if a sum is opened although all agents but one received limits of nearly 0,
 // or a larger size of the fleet, which makes their numbers smaller.
 func otherLimits(ctx context.Context, f *Fleet) (Result, error) {
-	cs, err := f.callers(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	cs := f.callers(ctx)
 	changes := map[string]func(*v1.Task){
 		"coordinate": func(x *v1.Task) { x.Limits.Coordinate = 1e-30 },
 		"norm":       func(x *v1.Task) { x.Limits.Norm = 1e-30 },

@@ -168,32 +168,18 @@ func (k *forger) falseSums() []falseSum {
 // wrongSums succeeds if a sum with wrong masks changes the weights, or if the following round is
 // not merged. With correct masks, every round must be merged.
 func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
-	k, err := f.forger()
-	if err != nil {
-		return Result{}, err
-	}
-	c, err := f.serveKept(ctx, k.at, member.PinOf(k.says.Identity))
-	if err != nil {
-		return Result{}, err
-	}
+	k := must(f.forger())
+	c := f.serveKept(ctx, k.at, member.PinOf(k.says.Identity))
 	for _, name := range []string{"a", "b", "c"} {
-		m, err := c.joinClub(ctx, name, 1)
-		if err != nil {
-			return Result{}, err
-		}
+		m := c.joinClub(ctx, name, 1)
 		m.key = k.key
 	}
 	lies := k.falseSums()
-	run, err := c.privateRun(ctx, 2*len(lies)+1, "none")
-	if err != nil {
-		return Result{}, err
-	}
+	run := must(c.privateRun(ctx, 2*len(lies)+1, "none"))
 	number, version := int64(0), int64(0)
 	honest := func() error {
 		k.lies(nil)
-		if err := c.honestly(ctx, run, number); err != nil {
-			return err
-		}
+		c.honestly(ctx, run, number)
 		r, err := c.result(ctx, run, number)
 		number, version = number+1, version+1
 		if err == nil && r.Version != version {
@@ -201,14 +187,10 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 		}
 		return err
 	}
-	if err := honest(); err != nil {
-		return Result{}, err
-	}
+	check(honest())
 	for _, l := range lies {
 		k.lies(l.lie)
-		if err := c.honestly(ctx, run, number); err != nil {
-			return Result{}, err
-		}
+		c.honestly(ctx, run, number)
 		said, err := c.says(ctx, run, number, version, l)
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: %w", l.what, err)

@@ -50,12 +50,9 @@ evaluate: {every: 0}
 `
 
 // serveKept starts a server with a keeper.
-func (f *Fleet) serveKept(ctx context.Context, at string, pin member.Pin) (*club, error) {
-	s, err := f.Serve(ctx, "--set", fmt.Sprintf("keepers=[\"auditor=https://%s %s\"]", at, pin))
-	if err != nil {
-		return nil, err
-	}
-	return &club{Server: s, pin: pin}, nil
+func (f *Fleet) serveKept(ctx context.Context, at string, pin member.Pin) *club {
+	s := must(f.Serve(ctx, "--set", fmt.Sprintf("keepers=[\"auditor=https://%s %s\"]", at, pin)))
+	return &club{Server: s, pin: pin}
 }
 
 // identity returns the identity by which keepers recognise the server.
@@ -70,54 +67,27 @@ func (c *club) identity() (string, error) {
 
 // club starts a keeper and a server, and enrols honest members and a hostile one with as many
 // clients as the attack needs.
-func (f *Fleet) club(ctx context.Context, hostile int) (*club, error) {
-	v, err := f.vault(ctx, "keeper", "least: 2", "quorum: 0")
-	if err != nil {
-		return nil, err
-	}
-	c, err := f.serveKept(ctx, v.at, v.pin)
-	if err != nil {
-		return nil, err
-	}
-	id, err := c.identity()
-	if err != nil {
-		return nil, err
-	}
-	if err := v.set("servers: [" + id + "]"); err != nil {
-		return nil, err
-	}
-	if err := v.again(ctx); err != nil {
-		return nil, err
-	}
+func (f *Fleet) club(ctx context.Context, hostile int) *club {
+	v := f.vault(ctx, "keeper", "least: 2", "quorum: 0")
+	c := f.serveKept(ctx, v.at, v.pin)
+	id := must(c.identity())
+	v.set("servers: [" + id + "]")
+	v.again(ctx)
 	c.v = v
 	for _, x := range []struct {
 		name    string
 		clients int
 	}{{"honest-a", 2}, {"honest-b", 1}, {"honest-c", 1}, {"hostile", hostile}} {
-		m, err := c.joinClub(ctx, x.name, x.clients)
-		if err != nil {
-			return nil, err
-		}
-		code, err := v.invite(ctx, 1)
-		if err != nil {
-			return nil, err
-		}
-		if m.seal, err = member.Seal(c.statement, m.ID, &m.key, m.day, code); err != nil {
-			return nil, err
-		}
-		if err := m.enrolWith(ctx, c.pin, m.seal); err != nil {
-			return nil, err
-		}
+		m := c.joinClub(ctx, x.name, x.clients)
+		m.seal = must(member.Seal(c.statement, m.ID, &m.key, m.day, v.invite(ctx, 1)))
+		check(m.enrolWith(ctx, c.pin, m.seal))
 	}
-	return c, nil
+	return c
 }
 
 // joinClub makes an agent join, and waits until the server knows the agent's keeper.
-func (c *club) joinClub(ctx context.Context, name string, clients int) (*masker, error) {
-	a, err := c.JoinOne(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+func (c *club) joinClub(ctx context.Context, name string, clients int) *masker {
+	a := must(c.JoinOne(ctx, name))
 	m := &masker{Agent: a, insider: insider{a.ID, mask.NewKey(), mask.Day(time.Now())}, clients: names(name+"-", clients)}
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
 		r, err := a.Announce(ctx, &v1.AnnounceRequest{Clients: m.clients, Inputs: weather, StepSeconds: 3600})
@@ -128,10 +98,10 @@ func (c *club) joinClub(ctx context.Context, name string, clients int) (*masker,
 		return err == nil, err
 	})
 	if err != nil || !ok {
-		return nil, errors.Join(errors.New("the server does not know its keeper"), err)
+		check(errors.Join(errors.New("the server does not know its keeper"), err))
 	}
 	c.members = append(c.members, m)
-	return m, nil
+	return m
 }
 
 // enrolWith sends a seal to the keeper, through the server. A refusal is an error that
@@ -158,7 +128,7 @@ func (c *club) privateRun(ctx context.Context, rounds int, check string) (run st
 }
 
 // tasked waits for the member's task in a round, and returns it with the terms of the run.
-func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) (task *v1.Task, t *terms.Terms, err error) {
+func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) (task *v1.Task, t *terms.Terms) {
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {
 		r, err := m.checkIn(ctx, &v1.ExchangeRequest{})
 		for _, x := range r.GetTasks() {
@@ -169,23 +139,19 @@ func (c *club) tasked(ctx context.Context, m *masker, run string, number int64) 
 		return task != nil, err
 	})
 	if err != nil || !ok {
-		return nil, nil, errors.Join(fmt.Errorf("%s receives no task", m.ID), err)
+		check(errors.Join(fmt.Errorf("%s receives no task", m.ID), err))
 	}
-	r, err := c.look(ctx, run)
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err = terms.Read(r.Plan, task.Plan, task.Fleet)
-	return task, t, err
+	r := must(c.look(ctx, run))
+	return task, must(terms.Read(r.Plan, task.Plan, task.Fleet))
 }
 
 // masked returns a result of some clients. Each of their updates is as large as the limits of
 // the round allow. change may modify the vector before it is masked, and key is the key of the
 // mask.
-func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key mask.Key, clients []string, change func(x []uint64, blocks []mask.Block)) (*v1.Result, error) {
+func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key mask.Key, clients []string, change func(x []uint64, blocks []mask.Block)) *v1.Result {
 	limits := terms.LimitsOf(task.Limits)
 	if limits.Norm == 0 {
-		return nil, errors.New("the round has no limit of norms")
+		check(errors.New("the round has no limit of norms"))
 	}
 	fold, sizes := round.NewFold(t.Rules), &round.Sizes{}
 	for range clients {
@@ -194,23 +160,15 @@ func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key 
 			delta[i] = float32(0.999 * limits.Norm / math.Sqrt(float64(t.Shared)) * float64(1-2*(i%2)))
 		}
 		u := &fed.Update{Version: int(task.Version), Examples: 1, Claimed: 100, Steps: 4, TrainLoss: 0.1, Delta: delta, Norm: 0.999 * limits.Norm}
-		if err := fold.Add(u, make([]float32, t.Shared)); err != nil {
-			return nil, err
-		}
+		check(fold.Add(u, make([]float32, t.Shared)))
 		sizes.Add(u)
 	}
 	v := t.Rules.Vector(t.Shared)
-	x, err := v.Encode(fold, sizes)
-	if err != nil {
-		return nil, err
-	}
+	x := must(v.Encode(fold, sizes))
 	if change != nil {
 		change(x, v.Blocks(limits))
 	}
-	q, err := t.MaskedRound(task)
-	if err != nil {
-		return nil, err
-	}
+	q := must(t.MaskedRound(task))
 	nonce := mask.NewNonce()
 	context := member.Context(c.statement, q)
 	member.Of(context, &v1.MaskedResult{Agent: m.ID, Part: part, Clients: int64(len(clients))})
@@ -224,7 +182,7 @@ func (m *masker) masked(c *club, t *terms.Terms, task *v1.Task, part int64, key 
 	for _, name := range clients {
 		r.Shares = append(r.Shares, &v1.Share{Client: name})
 	}
-	return r, nil
+	return r
 }
 
 // pushed sends a result until it is decided. It returns whether the result was counted, and
@@ -242,25 +200,19 @@ func (m *masker) pushed(ctx context.Context, r *v1.Result) (counted bool, reason
 	return p.GetOutcome() == v1.Outcome_OUTCOME_COUNTED, p.GetReason(), nil
 }
 
-// honestly sends honest results of all honest members, which must all be counted.
-func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) error {
+// honestly sends honest results of all members but the hostile ones; all honest results must be
+// counted.
+func (c *club) honestly(ctx context.Context, run string, number int64, hostile ...*masker) {
 	for _, m := range c.members {
 		if slices.Contains(hostile, m) {
 			continue
 		}
-		task, t, err := c.tasked(ctx, m, run, number)
-		if err != nil {
-			return err
-		}
-		r, err := m.masked(c, t, task, 0, m.key, m.clients, nil)
-		if err != nil {
-			return err
-		}
+		task, t := c.tasked(ctx, m, run, number)
+		r := m.masked(c, t, task, 0, m.key, m.clients, nil)
 		if counted, reason, err := m.pushed(ctx, r); err != nil || !counted {
-			return errors.Join(fmt.Errorf("an honest result of %s is not counted: %s", m.ID, reason), err)
+			check(errors.Join(fmt.Errorf("an honest result of %s is not counted: %s", m.ID, reason), err))
 		}
 	}
-	return nil
 }
 
 // result waits until a round is over, and returns the run.
@@ -285,25 +237,20 @@ type hostileResult struct {
 }
 
 // hostileRound makes a member send false results of one client each, and then the others send
-// honest ones. It returns which false results were counted, and why the others were not.
-func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult) (counted, reasons []string, err error) {
+// honest ones. It returns which of the false results were counted, and why the others were
+// not.
+func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult) (counted, reasons []string) {
 	m := c.members[len(c.members)-1]
-	task, t, err := c.tasked(ctx, m, run, 0)
-	if err != nil {
-		return nil, nil, err
-	}
+	task, t := c.tasked(ctx, m, run, 0)
 	for i, h := range all {
 		key := m.key
 		if h.key != nil {
 			key = h.key(key)
 		}
-		r, err := m.masked(c, t, task, int64(i), key, m.clients[i:i+1], h.change)
-		if err != nil {
-			return nil, nil, err
-		}
+		r := m.masked(c, t, task, int64(i), key, m.clients[i:i+1], h.change)
 		yes, reason, err := m.pushed(ctx, r)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", h.what, err)
+			check(fmt.Errorf("%s: %w", h.what, err))
 		}
 		if yes {
 			counted = append(counted, h.what)
@@ -311,58 +258,40 @@ func (c *club) hostileRound(ctx context.Context, run string, all []hostileResult
 			reasons = append(reasons, reason)
 		}
 	}
-	return counted, reasons, c.honestly(ctx, run, 0, m)
+	c.honestly(ctx, run, 0, m)
+	return counted, reasons
 }
 
 // hostileMember plays a round with false results and check: norm. No false result may be counted,
-// and the honest results must be merged. Without the check, all results must be counted.
-func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken *Result, spoiled string, err error) {
-	c, err := f.club(ctx, len(all))
-	if err != nil {
-		return nil, "", err
-	}
-	open, err := c.privateRun(ctx, 1, "none")
-	if err != nil {
-		return nil, "", err
-	}
-	counted, reasons, err := c.hostileRound(ctx, open, all)
-	if err != nil {
-		return nil, "", err
-	}
+// and the others must be merged. Without the check, all results must be counted.
+func (f *Fleet) hostileMember(ctx context.Context, all []hostileResult) (broken *Result, spoiled string) {
+	c := f.club(ctx, len(all))
+	open := must(c.privateRun(ctx, 1, "none"))
+	counted, reasons := c.hostileRound(ctx, open, all)
 	if len(counted) < len(all) {
-		return nil, "", fmt.Errorf("without the check only %v are counted, so this attack proves nothing: %v", counted, reasons)
+		check(fmt.Errorf("without the check only %v are counted, so this attack proves nothing: %v", counted, reasons))
 	}
-	r, err := c.result(ctx, open, 0)
-	if err != nil {
-		return nil, "", err
-	}
+	r := must(c.result(ctx, open, 0))
 	if spoiled = r.Reason; r.Version > 0 {
 		spoiled = ""
 	}
-	checked, err := c.privateRun(ctx, 1, "norm")
-	if err != nil {
-		return nil, "", err
-	}
-	if counted, reasons, err = c.hostileRound(ctx, checked, all); err != nil {
-		return nil, "", err
-	}
+	checked := must(c.privateRun(ctx, 1, "norm"))
+	counted, reasons = c.hostileRound(ctx, checked, all)
 	if len(counted) > 0 {
 		r := succeeded("%s: counted", strings.Join(counted, ", "))
-		return &r, "", nil
+		return &r, ""
 	}
 	for i, why := range reasons {
 		if !strings.Contains(why, "the check of keeper auditor refused the result") {
-			return nil, "", fmt.Errorf("%s: rejected for another reason: %s", all[i].what, why)
+			check(fmt.Errorf("%s: rejected for another reason: %s", all[i].what, why))
 		}
 	}
-	if r, err = c.result(ctx, checked, 0); err != nil {
-		return nil, "", err
-	}
+	r = must(c.result(ctx, checked, 0))
 	if r.Version != 1 {
 		r := succeeded("the results are rejected, but the round is not merged: %s", r.Reason)
-		return &r, "", nil
+		return &r, ""
 	}
-	return nil, spoiled, nil
+	return nil, spoiled
 }
 
 // garbageMask succeeds if a result that is random, or masked with another key, is counted with
@@ -375,13 +304,13 @@ func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 		clear(x)
 		_ = round.AddVector(x, b) // the length is correct
 	}
-	broken, spoiled, err := f.hostileMember(ctx, []hostileResult{
+	broken, spoiled := f.hostileMember(ctx, []hostileResult{
 		{what: "random numbers", change: noise},
 		{what: "the mask of another key", key: func(mask.Key) mask.Key { return mask.NewKey() }},
 		{what: "the mask of the next day", key: func(k mask.Key) mask.Key { return k.Next() }},
 	})
-	if broken != nil || err != nil {
-		return orSucceeded(broken), err
+	if broken != nil {
+		return *broken, nil
 	}
 	if !strings.Contains(spoiled, terms.ErrSum.Error()) {
 		return Result{}, fmt.Errorf("without the check the round is not spoiled, so this attack proves nothing: %s", spoiled)
@@ -394,7 +323,7 @@ func garbageMask(ctx context.Context, f *Fleet) (Result, error) {
 // limit must be counted.
 func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 	const times = 3
-	broken, _, err := f.hostileMember(ctx, []hostileResult{
+	broken, _ := f.hostileMember(ctx, []hostileResult{
 		{what: "three limits", change: func(x []uint64, b []mask.Block) {
 			for i := range x[:b[0].Length] {
 				x[i] *= times
@@ -409,8 +338,8 @@ func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 			x[1] += 1 << 63
 		}},
 	})
-	if broken != nil || err != nil {
-		return orSucceeded(broken), err
+	if broken != nil {
+		return *broken, nil
 	}
 	return repelled("3 forms are rejected by the check of the keeper, and honest updates at the limit are merged; with check: none all are counted"), nil
 }
@@ -419,25 +348,14 @@ func tripleNorm(ctx context.Context, f *Fleet) (Result, error) {
 // another agent's, or an agent's own after the keeper's administrators have reset or revoked
 // the agent. A repeated seal of an existing member must change nothing.
 func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
-	open, err := f.lyingVault(ctx, "open", 1, "members: server")
-	if err != nil {
-		return Result{}, err
-	}
+	open := f.lyingVault(ctx, "open", 1, "members: server")
 	again := open.members[0]
-	if _, err := open.people(ctx, "member", "reset", again.name); err != nil {
-		return Result{}, err
-	}
+	must(open.people(ctx, "member", "reset", again.name))
 	if err := open.enrol(ctx, again, member.Code{}); err != nil {
 		return Result{}, fmt.Errorf("without invitations a replayed enrolment makes no member, so this attack proves nothing: %w", err)
 	}
-	c, err := f.club(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
-	before, err := c.v.people(ctx, "member", "list", "--json")
-	if err != nil {
-		return Result{}, err
-	}
+	c := f.club(ctx, 1)
+	before := must(c.v.people(ctx, "member", "list", "--json"))
 	reset, revoked, hostile := c.members[0], c.members[1], c.members[3]
 	if err := reset.enrolWith(ctx, c.pin, reset.seal); err != nil {
 		return Result{}, fmt.Errorf("a member cannot repeat its enrolment: %w", err)
@@ -447,12 +365,8 @@ func replayEnrolment(ctx context.Context, f *Fleet) (Result, error) {
 	} else if after != before {
 		return succeeded("a repeated enrolment changes the members from %s to %s", before, after), nil
 	}
-	if _, err := c.v.people(ctx, "member", "reset", reset.ID); err != nil {
-		return Result{}, err
-	}
-	if _, err := c.v.people(ctx, "member", "revoke", revoked.ID); err != nil {
-		return Result{}, err
-	}
+	must(c.v.people(ctx, "member", "reset", reset.ID))
+	must(c.v.people(ctx, "member", "revoke", revoked.ID))
 	damaged := slices.Clone(hostile.seal)
 	damaged[len(damaged)-1] ^= 1
 	replay := func(m *masker, sealed []byte) func() error {

@@ -19,14 +19,8 @@ import (
 // keeper from before the release must answer the second request, and the difference between the
 // two sums must be the update of one agent. Otherwise the attack proves nothing.
 func askTwice(ctx context.Context, f *Fleet) (Result, error) {
-	v, err := f.lyingVault(ctx, "keeper", 8)
-	if err != nil {
-		return Result{}, err
-	}
-	forgetful, err := v.copied(ctx, "copy")
-	if err != nil {
-		return Result{}, err
-	}
+	v := f.lyingVault(ctx, "keeper", 8)
+	forgetful := v.copied(ctx, "copy")
 	q := v.round("run", 1, "none")
 	all := v.hideAll(v.members, q)
 	sum, err := v.open(ctx, q, all)
@@ -59,9 +53,7 @@ func askTwice(ctx context.Context, f *Fleet) (Result, error) {
 		if repeated, err := v.open(ctx, q, all); err != nil || !slices.Equal(repeated, sum) {
 			return Result{}, errors.Join(errors.New("the same request gets a different answer"), err)
 		}
-		if err := v.again(ctx); err != nil {
-			return Result{}, err
-		}
+		v.again(ctx)
 	}
 	return repelled("%d second requests are refused by rule once, also after a kill; a copy of the keeper without the release answers one, and gives an update away", len(attempts)), nil
 }
@@ -78,23 +70,14 @@ func orSucceeded(broken *Result) Result {
 // of parts of a cell, or a sum that contains one result twice. A keeper with the lowest possible
 // rules must reveal an update.
 func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
-	low, err := f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0")
-	if err != nil {
-		return Result{}, err
-	}
+	low := f.lyingVault(ctx, "low", 6, "least: 2", "quorum: 0")
 	q := low.round("run", 0, "none")
 	pair := low.hideAll(low.members[:2], q) // the second member belongs to the server
 	if sum, err := low.open(ctx, q, pair); err != nil || !slices.Equal(minus(sum, pair[1].x), pair[0].x) {
 		return Result{}, errors.Join(errors.New("a keeper with low rules does not reveal an update, so this attack proves nothing"), err)
 	}
-	v, err := f.lyingVault(ctx, "keeper", 12, "cell: 6")
-	if err != nil {
-		return Result{}, err
-	}
-	part, err := v.partOfCell(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	v := f.lyingVault(ctx, "keeper", 12, "cell: 6")
+	part := v.partOfCell(ctx)
 	q = v.round("run", 0, "none")
 	all := v.hideAll(v.members, q)
 	var parts []*hidden
@@ -118,11 +101,8 @@ func askForFewer(ctx context.Context, f *Fleet) (Result, error) {
 
 // partOfCell returns all members outside the largest cell, and one member of that cell fewer
 // than its quorum.
-func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
-	a, err := v.State(ctx, &v1.KeeperStateRequest{Fleet: keptFleet})
-	if err != nil {
-		return nil, err
-	}
+func (v *vault) partOfCell(ctx context.Context) (part []*insider) {
+	a := must(v.State(ctx, &v1.KeeperStateRequest{Fleet: keptFleet}))
 	cell, size := map[string]int64{}, map[int64]int64{}
 	for _, m := range a.Members {
 		cell[m.Agent] = m.Cell
@@ -143,9 +123,9 @@ func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 		}
 	}
 	if len(part) < keptLeast {
-		return nil, fmt.Errorf("the cells have %v members: too few for this attack", size)
+		check(fmt.Errorf("the cells have %v members: too few for this attack", size))
 	}
-	return part, nil
+	return part
 }
 
 // askForOthers succeeds if the keeper releases a sum with a result that it has not judged, or with
@@ -154,19 +134,11 @@ func (v *vault) partOfCell(ctx context.Context) (part []*insider, err error) {
 // keeper must answer the last request, and the difference from the first sum must be the ninth
 // agent's update.
 func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
-	v, err := f.lyingVault(ctx, "keeper", 10)
-	if err != nil {
-		return Result{}, err
-	}
+	v := f.lyingVault(ctx, "keeper", 10)
 	gone := v.members[9]
-	if _, err := v.people(ctx, "member", "revoke", gone.name); err != nil {
-		return Result{}, err
-	}
+	must(v.people(ctx, "member", "revoke", gone.name))
 	own, victim := v.members[0], v.members[8]
-	forgetful, err := v.copied(ctx, "copy")
-	if err != nil {
-		return Result{}, err
-	}
+	forgetful := v.copied(ctx, "copy")
 	plain := v.round("plain", 0, "none")
 	nine := v.hideAll(v.members[:9], plain)
 	q := v.round("run", 0, "norm")
@@ -193,10 +165,7 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 	if broken, err := refusals(attempts); broken != nil || err != nil {
 		return orSucceeded(broken), err
 	}
-	first, err := v.open(ctx, plain, nine[:8])
-	if err != nil {
-		return Result{}, err
-	}
+	first := must(v.open(ctx, plain, nine[:8]))
 	second, err := forgetful.open(ctx, plain, nine[1:])
 	if got := minus(second, first); err != nil || !slices.Equal(minus(got, minus(nine[8].x, nine[0].x)), make([]uint64, len(got))) {
 		return Result{}, errors.Join(errors.New("a keeper that forgets its release does not reveal the update of "+victim.name+", so this attack proves nothing"), err)
@@ -218,19 +187,13 @@ func askForOthers(ctx context.Context, f *Fleet) (Result, error) {
 // askInSecondRun succeeds if results that were masked for one run are opened in another run, or
 // pass the check there. In their own run, they must be opened.
 func askInSecondRun(ctx context.Context, f *Fleet) (Result, error) {
-	v, err := f.lyingVault(ctx, "keeper", 8)
-	if err != nil {
-		return Result{}, err
-	}
+	v := f.lyingVault(ctx, "keeper", 8)
 	for _, check := range []string{"none", "norm"} {
 		q := v.round("first-"+check, 0, check)
 		all := v.hideAll(v.members, q)
 		other := v.round("second-"+check, 0, check)
 		if check == "norm" {
-			accepted, err := v.judge(ctx, other, all)
-			if err != nil {
-				return Result{}, err
-			}
+			accepted := must(v.judge(ctx, other, all))
 			if slices.Contains(accepted, true) {
 				return succeeded("%v of the results pass the check of another run", accepted), nil
 			}
@@ -269,17 +232,12 @@ func short(sum []uint64) (n int) {
 // keeper that accepts everyone whom the server names must reveal the update of the only real
 // member.
 func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
-	credulous, err := f.lyingVault(ctx, "credulous", 1, "members: server")
-	if err != nil {
-		return Result{}, err
-	}
+	credulous := f.lyingVault(ctx, "credulous", 1, "members: server")
 	today := mask.Day(time.Now())
 	all := slices.Clone(credulous.members)
 	for i := range keptLeast {
 		in := &insider{fmt.Sprint("invented-", i), mask.NewKey(), today}
-		if err := credulous.enrol(ctx, in, member.Code{}); err != nil {
-			return Result{}, err
-		}
+		check(credulous.enrol(ctx, in, member.Code{}))
 		all = append(all, in)
 	}
 	q := credulous.round("run", 0, "none")
@@ -287,26 +245,12 @@ func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	if sum, err := credulous.open(ctx, q, h); err != nil || !slices.Equal(minus(sum, plainSum(h[1:])), h[0].x) {
 		return Result{}, errors.Join(errors.New("a keeper without invitations does not reveal an update, so this attack proves nothing"), err)
 	}
-	v, err := f.lyingVault(ctx, "keeper", 2)
-	if err != nil {
-		return Result{}, err
-	}
+	v := f.lyingVault(ctx, "keeper", 2)
 	victim := v.members[0]
-	used, err := v.invite(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := v.enrol(ctx, &insider{"user", mask.NewKey(), today}, used); err != nil {
-		return Result{}, err
-	}
-	free, err := v.invite(ctx, 1)
-	if err != nil {
-		return Result{}, err
-	}
-	seal, err := member.Seal(v.says, victim.name, &victim.key, victim.day, free)
-	if err != nil {
-		return Result{}, err
-	}
+	used := v.invite(ctx, 1)
+	check(v.enrol(ctx, &insider{"user", mask.NewKey(), today}, used))
+	free := v.invite(ctx, 1)
+	seal := must(member.Seal(v.says, victim.name, &victim.key, victim.day, free))
 	invented := func(code member.Code) func() error {
 		return func() error { return v.enrol(ctx, &insider{"invented", mask.NewKey(), today}, code) }
 	}
@@ -320,10 +264,7 @@ func inventMembers(ctx context.Context, f *Fleet) (Result, error) {
 	if broken, err := refusals(attempts); broken != nil || err != nil {
 		return orSucceeded(broken), err
 	}
-	young, err := f.lyingVault(ctx, "young", 8, "age: 24h")
-	if err != nil {
-		return Result{}, err
-	}
+	young := f.lyingVault(ctx, "young", 8, "age: 24h")
 	q = young.round("run", 0, "none")
 	late := []attempt{{"members of the same day", "age", young.opens(ctx, q, young.hideAll(young.members, q))}}
 	if broken, err := refusals(late); broken != nil || err != nil {

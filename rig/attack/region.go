@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -34,34 +33,18 @@ type lie struct {
 // that is still training, that names a client twice, or that contains more updates than
 // clients. An honest sum of the same clients must be counted afterwards.
 func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	region, err := s.JoinOne(ctx, "region")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	region := must(s.JoinOne(ctx, "region"))
 	own := names("r", 9)
-	if _, err := region.Host(ctx, nil, own...); err != nil {
-		return Result{}, err
-	}
-	victim, err := s.JoinOne(ctx, "victim")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := victim.Host(ctx, nil, "victim"); err != nil {
-		return Result{}, err
-	}
+	must(region.Host(ctx, nil, own...))
+	victim := must(s.JoinOne(ctx, "victim"))
+	must(victim.Host(ctx, nil, "victim"))
 	training, stop := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = victim.stall(training) }) // if the victim ends, the round still lacks its result
 	defer wait.Wait()
 	defer stop()
-	run, err := s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1))
-	if err != nil {
-		return Result{}, err
-	}
+	run := must(s.begin(ctx, "name: region\nalgorithm: fedavg\nrounds: 1\n", int64(len(own)+1)))
 	var task *v1.Task
 	if ok, err := product.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		r, err := region.checkIn(ctx, &v1.ExchangeRequest{})
@@ -84,62 +67,36 @@ func lyingRegion(ctx context.Context, f *Fleet) (Result, error) {
 		{"no update", own, 0},
 	}
 	for _, l := range lies {
-		counted, err := region.claim(ctx, s, run, task, l)
-		if err != nil {
-			return Result{}, err
-		}
-		if counted > 0 {
+		if counted := region.claim(ctx, s, run, task, l); counted > 0 {
 			return succeeded("%s: %d clients are counted", l.what, counted), nil
 		}
 	}
-	if counted, err := region.claim(ctx, s, run, task, lie{"the truth", own, len(own)}); err != nil || counted != int64(len(own)) {
-		return Result{}, errors.Join(fmt.Errorf("an honest sum counts for %d clients", counted), err)
+	if counted := region.claim(ctx, s, run, task, lie{"the truth", own, len(own)}); counted != int64(len(own)) {
+		return Result{}, fmt.Errorf("an honest sum counts for %d clients", counted)
 	}
 	return repelled("none of %d false sums is counted, an honest one is", len(lies)), nil
 }
 
 // claim pushes a sum and returns how many clients the hub has counted in the round afterwards.
-func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l lie) (int64, error) {
-	r, err := s.look(ctx, run)
-	if err != nil {
-		return 0, err
-	}
-	plan, err := recipe.Read([]byte(r.Plan))
-	if err != nil {
-		return 0, err
-	}
-	problem, err := recipe.Frame(plan, nil)
-	if err != nil {
-		return 0, err
-	}
-	parts, err := setup.New(plan, problem, int(t.Fleet))
-	if err != nil {
-		return 0, err
-	}
-	weights, err := a.weights(ctx, t.Weights)
-	if err != nil {
-		return 0, err
-	}
+func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l lie) int64 {
+	r := must(s.look(ctx, run))
+	plan := must(recipe.Read([]byte(r.Plan)))
+	problem := must(recipe.Frame(plan, nil))
+	parts := must(setup.New(plan, problem, int(t.Fleet)))
+	weights := must(a.weights(ctx, t.Weights))
 	examples := 100
 	if most := int(t.GetLimits().GetExamples()); most > 0 {
 		examples = min(examples, most)
 	}
 	fold := round.NewFold(parts.Rules)
-	if l.updates == 0 { // an empty sum has the format of a sum
-		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: 1, Delta: make([]float32, len(weights))}, weights); err != nil {
-			return 0, err
-		}
+	if l.updates == 0 { // an empty sum still has the form of a sum
+		check(fold.Add(&fed.Update{Version: int(t.Version), Examples: 1, Delta: make([]float32, len(weights))}, weights))
 	}
 	for range l.updates {
 		delta, _ := harmless(t, weights)
-		if err := fold.Add(&fed.Update{Version: int(t.Version), Examples: examples, Claimed: 100, Delta: delta}, weights); err != nil {
-			return 0, err
-		}
+		check(fold.Add(&fed.Update{Version: int(t.Version), Examples: examples, Claimed: 100, Delta: delta}, weights))
 	}
-	b, err := round.AppendSums(nil, &fold.Sums()[0])
-	if err != nil {
-		return 0, err
-	}
+	b := must(round.AppendSums(nil, &fold.Sums()[0]))
 	q := &v1.Result{Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_SUM, Checksum: protocol.Checksum(b), Size: int64(len(b))}
 	for _, c := range l.clients {
 		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: 100, Steps: 4, TrainLoss: 0.1, Loss: 0.1})
@@ -148,12 +105,12 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 		q.Chunk = rest[:min(len(rest), 1<<20)]
 		p, err := a.push(ctx, q)
 		if err != nil {
-			return 0, nil // the server refused the call
+			return 0 // the server refused the call
 		}
 		rest = rest[len(q.Chunk):]
 		q.Offset += int64(len(q.Chunk))
 		if p.Outcome == v1.Outcome_OUTCOME_REJECTED || p.Outcome == v1.Outcome_OUTCOME_CLOSED {
-			return 0, nil
+			return 0
 		}
 		if len(rest) == 0 {
 			break
@@ -162,7 +119,7 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 	// The verdict on a result that the gateway accepts comes with a later check-in.
 	var counted int64
 	pushed := []*v1.Turns{{Run: t.Run, Round: t.Round, Clients: l.clients}}
-	_, err = product.Eventually(ctx, 10*time.Second, func() (bool, error) {
+	must(product.Eventually(ctx, 10*time.Second, func() (bool, error) {
 		if _, err := a.checkIn(ctx, &v1.ExchangeRequest{Pushed: pushed}); err != nil {
 			pushed = nil // the sum names a client of another agent
 		}
@@ -171,6 +128,6 @@ func (a *Agent) claim(ctx context.Context, s *Server, run string, t *v1.Task, l 
 			counted = r.Rounds[len(r.Rounds)-1].Counted
 		}
 		return counted > 0, err
-	})
-	return counted, err
+	}))
+	return counted
 }

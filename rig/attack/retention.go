@@ -19,10 +19,7 @@ func retentions() []Attack {
 // endlessReceipts succeeds if the receipts of a finished run still exist after the server
 // was told to keep them for only a second.
 func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
-	s, r, err := scripted(ctx, f, 2, harmless)
-	if err != nil {
-		return Result{}, err
-	}
+	s, r := scripted(ctx, f, 2, harmless)
 	if r.Run.State != "finished" {
 		return Result{}, fmt.Errorf("the run is %s %s", r.Run.State, r.Run.Reason)
 	}
@@ -30,23 +27,15 @@ func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
 	if err != nil || before == 0 {
 		return Result{}, fmt.Errorf("%d receipts: %w", before, err)
 	}
-	if !f.knows("store.keep_receipts") {
-		return succeeded("%d receipts, and no setting to delete them", before), nil
-	}
-	if err := errors.Join(s.Kill(), product.Sleep(ctx, 2*time.Second)); err != nil {
-		return Result{}, err
-	}
-	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes receipts when it starts
+	check(errors.Join(s.Kill(), product.Sleep(ctx, 2*time.Second)))
+	if s, err = f.Serve(ctx, "--set", "store.keep_receipts=1s"); err != nil { // a server deletes when it starts
 		return Result{}, err
 	}
 	after := before
-	ok, err := product.Eventually(ctx, 15*time.Second, func() (bool, error) {
+	ok := must(product.Eventually(ctx, 15*time.Second, func() (bool, error) {
 		after, err = s.receipts(ctx)
 		return after == 0, err
-	})
-	if err != nil {
-		return Result{}, err
-	}
+	}))
 	if !ok {
 		return succeeded("%d of %d receipts are kept", after, before), nil
 	}

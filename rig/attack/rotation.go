@@ -20,21 +20,10 @@ func rotations() []Attack {
 // oneKeyForEver succeeds if the root of a running server cannot be replaced, or if an agent
 // that joined before the replacement cannot continue after renewing its certificate.
 func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "before")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.Host(ctx, nil, "meter-1"); err != nil {
-		return Result{}, err
-	}
-	root, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.JoinOne(ctx, "before"))
+	must(a.Host(ctx, nil, "meter-1"))
+	root := must(firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem")))
 	if _, err := run(ctx, f.bin, nil, "pki", "rotate", "--root", "--dir", s.Dir); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return succeeded("%s", first), nil
@@ -42,7 +31,7 @@ func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 	// The server detects the new issuer by itself. Until then, agents get certificates of
 	// the previous one.
 	var last error
-	ok, err := product.Eventually(ctx, 40*time.Second, func() (bool, error) {
+	ok := must(product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		if err := product.Sleep(ctx, 2*time.Second); err != nil { // an agent may renew 20 times a minute
 			return false, err
 		}
@@ -56,10 +45,7 @@ func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
 		same := next.Leaf.AuthorityKeyId != nil && string(next.Leaf.AuthorityKeyId) == string(a.Leaf.AuthorityKeyId)
 		a = next
 		return !same, ctx.Err()
-	})
-	if err != nil {
-		return Result{}, err
-	}
+	}))
 	if !ok {
 		return succeeded("no certificate of a new issuer: %v", last), nil
 	}

@@ -90,10 +90,7 @@ func (w *wire) results() (all []int) {
 // sizesOfResults succeeds if the results of two homes differ in size on the network in a run
 // with scores, when one of the homes is empty for a month.
 func sizesOfResults(ctx context.Context, f *Fleet) (Result, error) {
-	homes, err := leak.Homes(2, 60)
-	if err != nil {
-		return Result{}, err
-	}
+	homes := must(leak.Homes(2, 60))
 	var all []series.Meter
 	for i := range homes.Len() {
 		m := homes.Meter(i)
@@ -105,46 +102,22 @@ func sizesOfResults(ctx context.Context, f *Fleet) (Result, error) {
 		}
 		all = append(all, m)
 	}
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
 	const rounds = 4
 	var wires []*wire
 	for i, m := range all {
-		w, err := f.tap(s.Host)
-		if err != nil {
-			return Result{}, err
-		}
+		w := must(f.tap(s.Host))
 		wires = append(wires, w)
-		one, err := series.NewDataset(*homes, []series.Meter{m})
-		if err != nil {
-			return Result{}, err
-		}
+		one := must(series.NewDataset(*homes, []series.Meter{m}))
 		data := f.path(m.ID + ".prepared")
-		if err := series.WritePrepared(data, one); err != nil {
-			return Result{}, err
-		}
-		token, err := s.Command(ctx, "token", "create")
-		if err != nil {
-			return Result{}, err
-		}
+		check(series.WritePrepared(data, one))
+		token := must(s.Command(ctx, "token", "create"))
 		name := fmt.Sprint("agent-", i)
-		if _, err := run(ctx, f.bin, nil, "agent", "join", "https://"+w.address, token, "--dir", f.path(name), "--name", name); err != nil {
-			return Result{}, err
-		}
-		if _, err := f.start(name, "agent", "run", "--dir", f.path(name), "--data", data, "--workers", "1", "--policy", "trial"); err != nil {
-			return Result{}, err
-		}
+		must(run(ctx, f.bin, nil, "agent", "join", "https://"+w.address, token, "--dir", f.path(name), "--name", name))
+		must(f.start(name, "agent", "run", "--dir", f.path(name), "--data", data, "--workers", "1", "--policy", "trial"))
 	}
-	run, err := s.begin(ctx, fmt.Sprintf("name: sizes\nalgorithm: fedavg\nrounds: %d\nmodel: {name: dense, targets: 1h}\nevaluate: {every: 1}\n", rounds), int64(len(all)))
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := s.follow(ctx, run, time.Minute)
-	if err != nil {
-		return Result{}, err
-	}
+	run := must(s.begin(ctx, fmt.Sprintf("name: sizes\nalgorithm: fedavg\nrounds: %d\nmodel: {name: dense, targets: 1h}\nevaluate: {every: 1}\n", rounds), int64(len(all))))
+	r := must(s.follow(ctx, run, time.Minute))
 	full, empty := wires[0].results(), wires[1].results()
 	if r.Run.State != "finished" || len(full) != rounds || len(empty) != rounds {
 		return Result{}, fmt.Errorf("the run is %s %s; %d and %d results were seen", r.Run.State, r.Run.Reason, len(full), len(empty))

@@ -51,22 +51,11 @@ var spyLayer = firstLayer{spyGates, spyInputs, spyGates * (spyInputs + spyHidden
 // readReading succeeds if the example reconstructed from two downloads of weights is a
 // reading of a meter, at the example's hour and day of the week.
 func readReading(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	agent, err := f.StartAgent(ctx, s, "victim", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
-	reader, err := s.JoinOne(ctx, "reader")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	agent := must(f.StartAgent(ctx, s, "victim", "1/1"))
+	reader := must(s.JoinOne(ctx, "reader"))
 	versions, _, reason, err := s.spy(ctx, agent, reader, spyPlan)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if reason != "" {
 		return repelled("the agent declines: %s", reason), nil
 	}
@@ -74,10 +63,7 @@ func readReading(ctx context.Context, f *Fleet) (Result, error) {
 	if gates < 3 {
 		return repelled("only %d gates agree on an example", gates), nil
 	}
-	found, err := f.reading(example)
-	if err != nil {
-		return Result{}, err
-	}
+	found := f.reading(example)
 	if found == "" {
 		return repelled("the example %.4v is no reading", example), nil
 	}
@@ -128,65 +114,37 @@ evaluate: {every: 0}
 // readDense succeeds if an agent trains the plan and the example reconstructed from two downloads
 // belongs to a meter. An agent without a policy must be vulnerable to the attack.
 func readDense(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	reader, err := s.JoinOne(ctx, "reader")
-	if err != nil {
-		return Result{}, err
-	}
-	careless, err := f.StartAgent(ctx, s, "careless", "1/1", "--policy", "none")
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	reader := must(s.JoinOne(ctx, "reader"))
+	careless := must(f.StartAgent(ctx, s, "careless", "1/1", "--policy", "none"))
 	versions, plan, reason, err := s.spy(ctx, careless, reader, densePlan)
 	if err != nil || reason != "" {
 		return Result{}, errors.Join(fmt.Errorf("without a policy the plan is declined: %s", reason), err)
 	}
-	found, err := f.denseExample(plan, versions)
-	if err != nil {
-		return Result{}, err
-	}
+	found := f.denseExample(plan, versions)
 	if found == "" {
 		return Result{}, errors.New("without a policy no example is found, so this attack proves nothing")
 	}
-	if err := careless.Kill(); err != nil {
-		return Result{}, err
-	}
-	victim, err := f.startAgain(ctx, "careless", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
+	check(careless.Kill())
+	victim := must(f.startAgain("careless", "1/1"))
 	versions, plan, reason, err = s.spy(ctx, victim, reader, densePlan)
-	if err != nil {
-		return Result{}, err
-	}
+	check(err)
 	if reason != "" {
 		return repelled("without a policy: %s; with one the agent declines: %s", found, reason), nil
 	}
-	if found, err = f.denseExample(plan, versions); err != nil || found != "" {
-		return succeeded("%s", found), err
+	if found = f.denseExample(plan, versions); found != "" {
+		return succeeded("%s", found), nil
 	}
 	return repelled("the update gives no example"), nil
 }
 
 // denseExample reconstructs an example from a plan's weights before and after a step. It
 // returns an empty string if the example belongs to none of the meters.
-func (g *ground) denseExample(plan string, versions [2][]float32) (string, error) {
-	d, closer, err := series.OpenPrepared(g.data)
-	if err != nil {
-		return "", err
-	}
+func (g *ground) denseExample(plan string, versions [2][]float32) string {
+	d, closer := must2(series.OpenPrepared(g.data))
 	defer closer.Close()
-	k, err := kernel.Default()
-	if err != nil {
-		return "", err
-	}
-	s, err := leak.Undefended(d, k)(plan)
-	if err != nil {
-		return "", err
-	}
+	k := must(kernel.Default())
+	s := must(leak.Undefended(d, k)(plan))
 	inputs := len(s.Setup().Problem.InputNames())
 	units := 0
 	bias := 0
@@ -202,7 +160,7 @@ func (g *ground) denseExample(plan string, versions [2][]float32) (string, error
 	}
 	example, agree := reconstruct(versions[0], versions[1], firstLayer{units, inputs, bias})
 	if agree < 3 {
-		return "", nil
+		return ""
 	}
 	for i := range d.Len() {
 		m := d.Meter(i)
@@ -212,11 +170,11 @@ func (g *ground) denseExample(plan string, versions [2][]float32) (string, error
 				x[j] = float64(v)
 			}
 			if alike(example, x) {
-				return fmt.Sprintf("%d units give an example of %s with its last 24 readings", agree, m.ID), nil
+				return fmt.Sprintf("%d units give an example of %s with its last 24 readings", agree, m.ID)
 			}
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // line returns the first line that contains a word.
@@ -270,16 +228,10 @@ func alike(x, y []float64) bool {
 // reading looks up the reading of an example, whose values are the load scaled by the range of
 // the client's training data, hour / 23, and day of the week / 6. It returns an empty string if
 // there is no such reading.
-func (g *ground) reading(example []float64) (string, error) {
-	d, closer, err := series.OpenPrepared(g.data)
-	if err != nil {
-		return "", err
-	}
+func (g *ground) reading(example []float64) string {
+	d, closer := must2(series.OpenPrepared(g.data))
 	defer closer.Close()
-	zone, err := time.LoadLocation("America/Chicago") // the zone of the meters that data generate creates
-	if err != nil {
-		return "", err
-	}
+	zone := must(time.LoadLocation("America/Chicago")) // the zone of the meters that data generate creates
 	for i := range d.Len() {
 		m := d.Meter(i)
 		train := m.Load[:len(m.Load)*8/10]
@@ -294,9 +246,9 @@ func (g *ground) reading(example []float64) (string, error) {
 			day := float64((at.Weekday() + 6) % 7)
 			if math.Abs((float64(x)-low)/(high-low)-example[0]) < 5e-4 &&
 				math.Abs(float64(at.Hour())/23-example[1]) < 2e-3 && math.Abs(day/6-example[2]) < 2e-3 {
-				return fmt.Sprintf("%s, %s: %.1f kW", m.ID, at.Format("Mon 2006-01-02 15:04"), x), nil
+				return fmt.Sprintf("%s, %s: %.1f kW", m.ID, at.Format("Mon 2006-01-02 15:04"), x)
 			}
 		}
 	}
-	return "", nil
+	return ""
 }

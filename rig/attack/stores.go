@@ -38,36 +38,20 @@ func stores() []Attack {
 // rootKeyOnline succeeds if a server cannot enrol agents of its fleet after the root's private
 // key was removed from its folder.
 func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
+	s := must(f.Serve(ctx))
+	must(s.JoinOne(ctx, "before"))
+	root := must(firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem")))
+	check(s.Kill())
+	moved := must(moveKeys(s.Dir, f.path("offline"), root.PublicKey))
 	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := s.JoinOne(ctx, "before"); err != nil {
-		return Result{}, err
-	}
-	root, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
-	if err != nil {
-		return Result{}, err
-	}
-	if err := s.Kill(); err != nil {
-		return Result{}, err
-	}
-	moved, err := moveKeys(s.Dir, f.path("offline"), root.PublicKey)
-	if err != nil {
-		return Result{}, err
-	}
-	if s, err = f.Serve(ctx); errors.Is(err, product.ErrEnded) {
+	if errors.Is(err, product.ErrEnded) {
 		return succeeded("without %s: %v", strings.Join(moved, ", "), err), nil
-	} else if err != nil {
-		return Result{}, err
 	}
+	check(err)
 	if _, err := s.JoinOne(ctx, "after"); err != nil {
 		return succeeded("without %s: %v", strings.Join(moved, ", "), err), nil
 	}
-	now, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
-	if err != nil {
-		return Result{}, err
-	}
+	now := must(firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem")))
 	if !now.Equal(root) {
 		return succeeded("without %s the server has another root, which its agents do not trust", strings.Join(moved, ", ")), nil
 	}
@@ -77,16 +61,9 @@ func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
 // silentRoot succeeds if a server starts on a ledger with agents although its pki folder is
 // empty.
 func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := s.JoinOne(ctx, "agent"); err != nil {
-		return Result{}, err
-	}
-	if err := errors.Join(s.Kill(), os.RemoveAll(filepath.Join(s.Dir, "pki"))); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	must(s.JoinOne(ctx, "agent"))
+	check(errors.Join(s.Kill(), os.RemoveAll(filepath.Join(s.Dir, "pki"))))
 	return f.mustNotServe(ctx, "the server starts with a new root")
 }
 
@@ -103,28 +80,13 @@ func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
 // restoreRevoked succeeds if an agent that was revoked after a backup is served once the backup
 // has been restored. The list of revocations is restored, too, if the server keeps one.
 func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	a, err := s.JoinOne(ctx, "thief")
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := a.Host(ctx, nil, "meter-1"); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	a := must(s.JoinOne(ctx, "thief"))
+	must(a.Host(ctx, nil, "meter-1"))
 	file := f.path("backup.tar")
-	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
-	if _, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID}); err != nil {
-		return Result{}, err
-	}
+	must(run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file))
+	o := must(s.Operators())
+	must(o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID}))
 	if _, err := a.checkIn(ctx, &v1.ExchangeRequest{}); err == nil {
 		return Result{}, errors.New("a revoked agent is served")
 	}
@@ -139,26 +101,17 @@ func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
 			return Result{}, fmt.Errorf("the list of revocations does not name the agent: %w", err)
 		}
 	}
-	if err := s.Kill(); err != nil {
-		return Result{}, err
-	}
-	if _, err := run(ctx, f.bin, nil, args...); err != nil {
-		return Result{}, err
-	}
-	back, err := f.serveAs(ctx, "restored", "--listen", s.Host)
-	if err != nil {
-		return Result{}, err
-	}
+	check(s.Kill())
+	must(run(ctx, f.bin, nil, args...))
+	back := must(f.serveAs(ctx, "restored", "--listen", s.Host))
 	back.Host = s.Host
 	a.HTTP.CloseIdleConnections()
-	_, err = a.checkIn(ctx, &v1.ExchangeRequest{})
+	_, err := a.checkIn(ctx, &v1.ExchangeRequest{})
 	if err == nil {
 		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
 	}
 	// The restored server must serve others, because otherwise the refusal proves nothing.
-	if _, e := back.JoinOne(ctx, "other"); e != nil {
-		return Result{}, e
-	}
+	must(back.JoinOne(ctx, "other"))
 	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		return Result{}, fmt.Errorf("the agent is refused for another reason: %w", err)
 	}
@@ -173,32 +126,16 @@ func exists(path string) bool {
 // restoreUnknown succeeds if an agent that joined after the backup ends within 10 s of the
 // restored server's start.
 func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
 	file := f.path("backup.tar")
-	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
-		return Result{}, err
-	}
-	p, err := f.StartAgent(ctx, s, "late", "1/1")
-	if err != nil {
-		return Result{}, err
-	}
-	if err := s.announced(ctx, meters); err != nil {
-		return Result{}, err
-	}
-	if err := s.Kill(); err != nil {
-		return Result{}, err
-	}
+	must(run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file))
+	p := must(f.StartAgent(ctx, s, "late", "1/1"))
+	check(s.announced(ctx, meters))
+	check(s.Kill())
 	if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored")); err != nil {
-		if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored"), "--without-revocations"); err != nil {
-			return Result{}, err
-		}
+		must(run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored"), "--without-revocations"))
 	}
-	if _, err := f.serveAs(ctx, "restored", "--listen", s.Host); err != nil {
-		return Result{}, err
-	}
+	must(f.serveAs(ctx, "restored", "--listen", s.Host))
 	select {
 	case <-p.Done():
 		return succeeded("the agent ended: %s", product.LastLine(p.Log())), nil
@@ -211,39 +148,21 @@ func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
 
 // newerSchema succeeds if a server starts on a ledger with the schema of a later version.
 func newerSchema(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	if err := s.Kill(); err != nil {
-		return Result{}, err
-	}
-	db, err := sql.Open("sqlite", filepath.Join(s.Dir, "ledger.db"))
-	if err != nil {
-		return Result{}, err
-	}
-	_, err = db.ExecContext(ctx, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, 1)")
-	if err := errors.Join(err, db.Close()); err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	check(s.Kill())
+	db := must(sql.Open("sqlite", filepath.Join(s.Dir, "ledger.db")))
+	_, err := db.ExecContext(ctx, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, 1)")
+	check(errors.Join(err, db.Close()))
 	return f.mustNotServe(ctx, "the server starts on schema 1000")
 }
 
 // readableBackup succeeds if users other than the owner can read a file of the unpacked
 // backup.
 func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
 	file := f.path("backup.tar")
-	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
-		return Result{}, err
-	}
-	in, err := os.Open(file)
-	if err != nil {
-		return Result{}, err
-	}
+	must(run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file))
+	in := must(os.Open(file))
 	defer in.Close()
 	n := 0
 	for r := tar.NewReader(in); ; n++ {
@@ -251,9 +170,7 @@ func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			return Result{}, err
-		}
+		check(err)
 		if h.Typeflag == tar.TypeReg && h.Mode&0o077 != 0 {
 			return succeeded("%s has mode %04o", h.Name, h.Mode), nil
 		}
@@ -269,20 +186,15 @@ func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
 func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 	dir := f.path("server")
 	for _, d := range []string{dir, filepath.Join(dir, "blobs")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return Result{}, err
-		}
+		check(os.MkdirAll(d, 0o755))
 	}
-	s, r, err := scripted(ctx, f, 1, harmless)
-	if err != nil {
-		return Result{}, err
-	}
+	s, r := scripted(ctx, f, 1, harmless)
 	if r.Run.State != "finished" {
 		return Result{}, fmt.Errorf("the run is %s %s", r.Run.State, r.Run.Reason)
 	}
 	var open []string
 	n := 0
-	err = filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+	check(filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == s.Dir {
 			return err
 		}
@@ -299,10 +211,7 @@ func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
 			open = append(open, fmt.Sprintf("%s %04o", name, info.Mode().Perm()))
 		}
 		return err
-	})
-	if err != nil {
-		return Result{}, err
-	}
+	}))
 	if len(open) > 0 {
 		return succeeded("%d files are readable, such as %s", len(open), open[0]), nil
 	}
@@ -329,23 +238,15 @@ func reachable(dir, path string) bool {
 // auditCursor succeeds if a program that reads the audit log in pages from its start does not
 // get each event exactly once, in order.
 func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
-	s, err := f.Serve(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	o, err := s.Operators()
-	if err != nil {
-		return Result{}, err
-	}
+	s := must(f.Serve(ctx))
+	o := must(s.Operators())
 	const made = 30
 	for range made {
-		if _, err := o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600}); err != nil {
-			return Result{}, err
-		}
+		must(o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600}))
 	}
 	// The export withholds events until no older one can appear, so the last events are late.
 	seen, last := 0, "0"
-	_, err = product.Eventually(ctx, 40*time.Second, func() (bool, error) {
+	_, err := product.Eventually(ctx, 40*time.Second, func() (bool, error) {
 		r, err := o.ListAudit(ctx, &v1.ListAuditRequest{Limit: 7, After: last})
 		if err != nil {
 			return false, err

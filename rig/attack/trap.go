@@ -25,6 +25,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/internal/protocol"
+	"loadstar/metric"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -97,33 +98,22 @@ func (l *liar) answered(update []byte, reason string) {
 	}
 }
 
-// bait is a plan together with the weights that a liar sends.
+// bait is a plan that a liar sends, with trapped weights as the given version.
 type bait struct {
 	plan    string
 	version int64
-	weights func(*setup.Setup) ([]float32, error)
 }
 
 // offer sends weights to an agent with a policy. It returns the update, or the reason why the
 // agent declines.
-func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup.Setup, b bait) (update []float32, reason string, err error) {
-	k, err := kernel.Default()
-	if err != nil {
-		return nil, "", err
-	}
-	dir, err := os.MkdirTemp("", "trap")
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	weights, err := b.weights(s)
-	if err != nil {
-		return nil, "", err
-	}
+func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup.Setup, b bait) (update []float32, reason string) {
+	k := must(kernel.Default())
+	dir := must(os.MkdirTemp("", "trap"))
+	defer func() { _ = os.RemoveAll(dir) }() // at worst, a temporary folder remains
 	l := &liar{blobs: map[string][]byte{}, done: make(chan struct{})}
 	l.task = &v1.Task{
 		Run: "trap", Version: b.version, Round: b.version, Clients: []string{d.Meter(0).ID}, Plan: l.put([]byte(b.plan)),
-		Weights: l.put(round.AppendFloats(nil, weights)), LeaseMs: time.Hour.Milliseconds(), Fleet: int64(s.Fleet),
+		Weights: l.put(round.AppendFloats(nil, trapped(s))), LeaseMs: time.Hour.Milliseconds(), Fleet: int64(s.Fleet),
 	}
 	server := httptest.NewServer(l)
 	defer server.Close()
@@ -136,15 +126,16 @@ func offer(ctx context.Context, d *series.Dataset, allow policy.Policy, s *setup
 	select {
 	case <-l.done:
 	case err := <-ended:
-		return nil, "", fmt.Errorf("the agent has ended: %w", errors.Join(err, ctx.Err()))
+		check(fmt.Errorf("the agent has ended: %w", errors.Join(err, ctx.Err())))
 	}
 	cancel()
-	return round.ReadFloats(nil, l.pushed), l.reason, <-ended
+	check(<-ended)
+	return round.ReadFloats(nil, l.pushed), l.reason
 }
 
 // trapHome returns a home whose mean load by hour has no pattern that an attacker could guess,
 // together with these means.
-func trapHome() (*series.Dataset, []float64, error) {
+func trapHome() (*series.Dataset, []float64) {
 	const days = 300
 	r := rand.New(rand.NewPCG(5, 6))
 	means := make([]float64, 24)
@@ -157,70 +148,50 @@ func trapHome() (*series.Dataset, []float64, error) {
 			m.Load = append(m.Load, float32(means[h]*math.Exp(0.5*r.NormFloat64())))
 		}
 	}
-	d, err := series.NewDataset(series.Dataset{Name: "home", Interval: time.Hour, Clock: time.UTC}, []series.Meter{m})
-	return d, means, err
+	return must(series.NewDataset(series.Dataset{Name: "home", Interval: time.Hour, Clock: time.UTC}, []series.Meter{m})), means
 }
 
 const trapModel = "model: {name: dense, interval: 1h, inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar]}\n"
 
 // trapSetup reads a plan as the attacker does, without any readings of the home.
-func trapSetup(plan string, d *series.Dataset) (*setup.Setup, error) {
-	p, err := recipe.Read([]byte(plan))
-	if err != nil {
-		return nil, err
-	}
-	if p, err = recipe.Resolve(p, d.Interval); err != nil {
-		return nil, err
-	}
-	q, err := recipe.Frame(p, d)
-	if err != nil {
-		return nil, err
-	}
-	return setup.New(p, q, 40)
+func trapSetup(plan string, d *series.Dataset) *setup.Setup {
+	p := must(recipe.Read([]byte(plan)))
+	p = must(recipe.Resolve(p, d.Interval))
+	q := must(recipe.Frame(p, d))
+	return must(setup.New(p, q, 40))
 }
 
 // tensorAt returns the position of a tensor among the shared weights.
-func tensorAt(s *setup.Setup, name string) (at int, shape []int, err error) {
+func tensorAt(s *setup.Setup, name string) (at int, shape []int) {
 	for _, l := range s.Problem.Partition.Shared() {
 		for _, x := range l.Tensors {
 			if x.Name == name {
-				return at + x.Offset - l.Offset(), x.Shape, nil
+				return at + x.Offset - l.Offset(), x.Shape
 			}
 		}
 		at += l.Len()
 	}
-	return 0, nil, fmt.Errorf("the model has no %s", name)
+	check(fmt.Errorf("the model has no %s", name))
+	return 0, nil
 }
 
 // trapped returns weights with which unit h of the first layer passes on only the examples of
 // hour h. All forecasts are far too low, so that the loss has the same slope everywhere.
-func trapped(s *setup.Setup) ([]float32, error) {
+func trapped(s *setup.Setup) []float32 {
 	const sharp, weight, low = 2, 8, -3000
 	shared, _ := s.InitialWeights()
 	clear(shared) // also clears slopes, so units are inactive outside of their hour
 	names := s.Problem.InputNames()
-	first, shape, err := tensorAt(s, "trunk.0.weight")
-	if err != nil {
-		return nil, err
-	}
-	bias, _, err := tensorAt(s, "trunk.0.bias")
-	if err != nil {
-		return nil, err
-	}
-	head, outputs, err := tensorAt(s, "head.weight")
-	if err != nil {
-		return nil, err
-	}
-	lowest, _, err := tensorAt(s, "head.bias")
-	if err != nil {
-		return nil, err
-	}
+	first, shape := tensorAt(s, "trunk.0.weight")
+	bias, _ := tensorAt(s, "trunk.0.bias")
+	head, outputs := tensorAt(s, "head.weight")
+	lowest, _ := tensorAt(s, "head.bias")
 	for u := range shape[0] {
 		shared[bias+u] = -1
 		if u < 24 {
 			at := slices.Index(names, fmt.Sprint("hour.", u))
 			if at < 0 {
-				return nil, errors.New("the model has no input for hours")
+				check(errors.New("the model has no input for hours"))
 			}
 			shared[first+u*shape[1]+at] = sharp
 			shared[head+outputs[1]+u] = weight
@@ -229,20 +200,14 @@ func trapped(s *setup.Setup) ([]float32, error) {
 	for o := range outputs[0] {
 		shared[lowest+o] = low
 	}
-	return shared, nil
+	return shared
 }
 
 // profile derives the mean load by hour from an update of trapped weights. The change of a row
 // is the sum of its examples, and the change of the bias is their number.
-func profile(s *setup.Setup, update []float32) ([]float64, error) {
-	first, shape, err := tensorAt(s, "trunk.0.weight")
-	if err != nil {
-		return nil, err
-	}
-	bias, _, err := tensorAt(s, "trunk.0.bias")
-	if err != nil {
-		return nil, err
-	}
+func profile(s *setup.Setup, update []float32) []float64 {
+	first, shape := tensorAt(s, "trunk.0.weight")
+	bias, _ := tensorAt(s, "trunk.0.bias")
 	names := s.Problem.InputNames()
 	var all []float64
 	for h := range 24 {
@@ -250,29 +215,14 @@ func profile(s *setup.Setup, update []float32) ([]float64, error) {
 		for _, name := range []string{"profile.target", "level.mean"} {
 			at := slices.Index(names, name)
 			if at < 0 {
-				return nil, fmt.Errorf("the model has no input %s", name)
+				check(fmt.Errorf("the model has no input %s", name))
 			}
 			sum += float64(update[first+h*shape[1]+at])
 		}
 		n = cmp.Or(n, 1)
 		all = append(all, sum/n)
 	}
-	return all, nil
-}
-
-// alikeness returns the correlation of two vectors.
-func alikeness(x, y []float64) float64 {
-	var mx, my, xy, xx, yy float64
-	for i := range x {
-		mx += x[i] / float64(len(x))
-		my += y[i] / float64(len(y))
-	}
-	for i := range x {
-		xy += (x[i] - mx) * (y[i] - my)
-		xx += (x[i] - mx) * (x[i] - mx)
-		yy += (y[i] - my) * (y[i] - my)
-	}
-	return xy / math.Sqrt(max(xx*yy, math.SmallestNonzeroFloat64))
+	return all
 }
 
 // setTrap sends weights of a lying server to an agent. Without a policy, one update must reveal
@@ -283,46 +233,29 @@ func alikeness(x, y []float64) float64 {
 // train the same weights.
 func setTrap(ctx context.Context, _ *Fleet) (Result, error) {
 	const solved = 0.9
-	d, means, err := trapHome()
-	if err != nil {
-		return Result{}, err
+	d, means := trapHome()
+	b := bait{plan: "name: trap\nalgorithm: fedsgd\n" + trapModel}
+	s := trapSetup(b.plan, d)
+	update, reason := offer(ctx, d, policy.None(), s, b)
+	if reason != "" {
+		return Result{}, fmt.Errorf("without a policy the agent does not train: %s", reason)
 	}
-	b := bait{plan: "name: trap\nalgorithm: fedsgd\n" + trapModel, weights: trapped}
-	s, err := trapSetup(b.plan, d)
-	if err != nil {
-		return Result{}, err
-	}
-	update, reason, err := offer(ctx, d, policy.None(), s, b)
-	if err != nil || reason != "" {
-		return Result{}, fmt.Errorf("without a policy the agent does not train: %s, %v", reason, err)
-	}
-	found, err := profile(s, update)
-	if err != nil {
-		return Result{}, err
-	}
-	before := alikeness(found, means)
+	before := metric.Correlation(profile(s, update), means)
 	if !(before > solved) {
 		return Result{}, fmt.Errorf("without a policy the correlation is %.3f, so this attack proves nothing", before)
 	}
-	if _, reason, err = offer(ctx, d, policy.Default(), s, b); err != nil {
-		return Result{}, err
-	} else if reason == "" {
+	if _, reason = offer(ctx, d, policy.Default(), s, b); reason == "" {
 		return succeeded("correlation %.3f, and the default policy accepts the plan", before), nil
 	}
 	b.plan = "name: trap\nalgorithm: fedavg\n" + trapModel
-	if s, err = trapSetup(b.plan, d); err != nil {
-		return Result{}, err
-	}
+	s = trapSetup(b.plan, d)
 	unchecked := policy.Default()
 	unchecked.MostStep = 0
-	if _, reason, err = offer(ctx, d, unchecked, s, b); err != nil || reason != "" {
-		return Result{}, fmt.Errorf("without the check of weights the agent does not train: %s, %v", reason, err)
+	if _, reason = offer(ctx, d, unchecked, s, b); reason != "" {
+		return Result{}, fmt.Errorf("without the check of weights the agent does not train: %s", reason)
 	}
 	for _, b.version = range []int64{0, 1, 300} {
-		if _, reason, err = offer(ctx, d, policy.Default(), s, b); err != nil {
-			return Result{}, err
-		}
-		if !strings.Contains(reason, "policy.most_step") {
+		if _, reason = offer(ctx, d, policy.Default(), s, b); !strings.Contains(reason, "policy.most_step") {
 			return succeeded("correlation %.3f without a policy; as version %d the weights are trained, or declined for another reason: %q", before, b.version, reason), nil
 		}
 	}

@@ -213,23 +213,6 @@ func TestFleetFedSIM(t *testing.T) {
 	b.right(nil)
 }
 
-// TestUpgrade checks upgrades from the binary in $LOADSTAR_OLD to the binary under test. If the
-// variable is not set, the long test upgrades from the binary under test to itself, which at
-// least tests the upgrade test.
-func TestUpgrade(t *testing.T) {
-	old := os.Getenv("LOADSTAR_OLD")
-	if old == "" && !testkit.Long() {
-		t.Skip("needs an older binary in LOADSTAR_OLD")
-	}
-	o := options{bin: binary(t), old: old, dir: t.TempDir(), seed: 9, patience: patient}
-	if old == "" {
-		o.old = o.bin
-	}
-	if err := upgrade(t.Context(), o, t.Output()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestFleetComesAndGoes checks a run in which agents join after the run has started to wait
 // for them, and other agents are killed and restarted.
 func TestFleetComesAndGoes(t *testing.T) {

@@ -12,11 +12,6 @@
 //
 // With -fault it injects another kind of fault instead of kills; -help lists them.
 //
-// With -old it tests upgrades instead. Runs that an older binary has started must end with
-// the same bytes when the new binary continues them.
-//
-//	go -C rig run ./chaos -old path/to/old/loadstar
-//
 // The last line of its output is the result. If a check fails, the exit code is 1 and the
 // folder with all logs is not deleted.
 package main
@@ -43,7 +38,6 @@ import (
 // options contains the values of the command-line flags.
 type options struct {
 	form, bin, dir string
-	old            string
 	fault          string
 	kills, rounds  int
 	fedsim         bool
@@ -76,7 +70,6 @@ func main() {
 	var o options
 	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three gateways, two coordinators; private: a cluster with a keeper that trains private plans; private-one: the same with a single server")
 	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
-	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
 	flag.BoolVar(&o.fedsim, "fedsim", false, "train only plans that compute with data on the server, and kill only what has the role coordinator")
 	flag.StringVar(&o.fault, "fault", "kills", faultNames())
@@ -165,17 +158,12 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.fault == "keeper" {
 		o.patience += o.away // rounds wait for the outage to end
 	}
-	if o.old != "" {
-		err = upgrade(ctx, o, out)
-	} else {
-		fmt.Fprintf(out, "chaos -form %s -fault %s -kills %d -seed %d\n", o.form, o.fault, o.kills, o.seed)
-		run := chaos
-		if alone := faults[o.fault].alone; alone != nil {
-			run = alone
-		}
-		err = run(ctx, o, out)
+	fmt.Fprintf(out, "chaos -form %s -fault %s -kills %d -seed %d\n", o.form, o.fault, o.kills, o.seed)
+	run := chaos
+	if alone := faults[o.fault].alone; alone != nil {
+		run = alone
 	}
-	if err != nil {
+	if err := run(ctx, o, out); err != nil {
 		return fmt.Errorf("%w\nall logs are in %s", err, o.dir)
 	}
 	if o.keep {
@@ -191,9 +179,8 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // planOf returns the plan of run i. The plans alternate between algorithms that need sums,
-// individual updates and control variates. All have limits. The limits of the last kind clip
-// about half of the updates, so the weights show if a kill changes a limit. Earlier versions do
-// not know this setting, so upgrade tests use the other kinds.
+// individual updates and control variates. All have limits. Those of the last kind clip
+// about half of the updates, so the weights show if a kill changes a limit.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",

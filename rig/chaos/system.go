@@ -88,7 +88,7 @@ const (
 )
 
 // anyPlan makes agents train plans that are smaller than their default policy allows, so that
-// tests are fast. Older binaries do not know the flag.
+// tests are fast.
 var anyPlan = []string{"--policy", "none"}
 
 // start starts the servers of a system, but no agents.

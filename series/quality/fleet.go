@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -237,7 +238,7 @@ func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts [
 	}
 	if runs > 0 {
 		f.find(code, Warning, runs, where.inOrder(), "On %s up to %d meters %s at the same time; the longest period is %s from %s.",
-			plural(days, "day"), most, what, plural(longest.Steps/d.StepsPerDay(), "day"), longest.Time.Format(time.DateOnly))
+			textfmt.Count(days, "day"), most, what, textfmt.Count(longest.Steps/d.StepsPerDay(), "day"), longest.Time.Format(time.DateOnly))
 	}
 }
 
@@ -273,7 +274,7 @@ func (c *Checker) findFleet(f *FleetReport) {
 		if share > weatherWarning {
 			severity = Warning
 		}
-		f.find(codeWeather, severity, w.Missing, nil, "%s is missing for %s, %s.", w.Name, plural(w.Missing, "step"), percent(share))
+		f.find(codeWeather, severity, w.Missing, nil, "%s is missing for %s, %s.", w.Name, textfmt.Count(w.Missing, "step"), percent(share))
 	}
 	if f.Meters < fleetLeast {
 		return

@@ -1,9 +1,9 @@
 package quality
 
 import (
-	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -32,7 +32,7 @@ func (o *Overview) Add(m series.Meter, interval time.Duration, clock *time.Locat
 		o.To = to
 	}
 	o.Meters++
-	o.Interval = intervalName(interval)
+	o.Interval = textfmt.Duration(interval)
 	for _, v := range m.Load {
 		if !series.Missing(v) {
 			o.present++
@@ -41,17 +41,4 @@ func (o *Overview) Add(m series.Meter, interval time.Duration, clock *time.Locat
 	o.steps += len(m.Load)
 	o.Coverage = float64(o.present) / float64(o.steps)
 	o.Faults.Add(m.Faults)
-}
-
-// intervalName formats an interval without trailing zero units, such as 15m instead of
-// 15m0s.
-func intervalName(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -19,9 +19,4 @@ func TestOverview(t *testing.T) {
 	if o.From.Unix() != 0 || o.To.Unix() != 3600+45*60 {
 		t.Errorf("from %v to %v", o.From, o.To)
 	}
-	for d, want := range map[time.Duration]string{time.Hour: "1h", 90 * time.Minute: "1h30m", 30 * time.Second: "30s", 10 * time.Minute: "10m"} {
-		if got := intervalName(d); got != want {
-			t.Errorf("%v is %s, want %s", d, got, want)
-		}
-	}
 }

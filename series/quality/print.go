@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -50,7 +51,7 @@ type Report struct {
 func PrintFleet(out io.Writer, d *series.Dataset, r Report, all bool) error {
 	w := &reportPage{out: out}
 	f := r.Fleet
-	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, plural(f.Meters, "meter"), DescribeInterval(d.Interval), d.Clock, r.Mark)
+	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, textfmt.Count(f.Meters, "meter"), DescribeInterval(d.Interval), d.Clock, r.Mark)
 	w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(f.From), dateOf(f.To.Add(-d.Interval)), f.Present, f.Steps, coverPercent(f.Coverage))
 	w.text("%d training windows with a lookback of %d and a horizon of %d%s", f.Windows, r.Plan.Lookback, r.Plan.Horizon, lost(f.Windows, f.WindowsLost))
 	if r.Losses != "" {

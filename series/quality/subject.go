@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -280,7 +281,7 @@ func (s *subject) findGaps() {
 		top.add(Where{Time: s.time(first), Steps: n}, float64(n))
 	})
 	s.find(codeGaps, severity, g.Count, g.Steps, top.inOrder(), "%s of the steps are missing, in %s; the longest is %s from %s.",
-		percent(missing), plural(g.Count, "gap"), s.duration(g.Longest), stamp(g.LongestAt))
+		percent(missing), textfmt.Count(g.Count, "gap"), s.duration(g.Longest), stamp(g.LongestAt))
 }
 
 // eachRun calls f for every run of consecutive steps for which in returns true.
@@ -318,20 +319,13 @@ func largest(where []Where) float64 {
 	return v
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // areMany formats a count as the start of a sentence, such as "1 value is" or "2 values
 // are".
 func areMany(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " is"
 	}
-	return plural(n, noun) + " are"
+	return textfmt.Count(n, noun) + " are"
 }
 
 // isAre formats a count for use after "there", such as "is 1 jump" or "are 2 jumps".
@@ -339,5 +333,5 @@ func isAre(n int, noun string) string {
 	if n == 1 {
 		return "is 1 " + noun
 	}
-	return "are " + plural(n, noun)
+	return "are " + textfmt.Count(n, noun)
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 )
 
@@ -121,7 +122,7 @@ func (s *subject) findFlat() {
 		severity = Warning
 	}
 	s.find(codeFlat, severity, r.Flat.Count, r.Flat.Steps, top.inOrder(), "%s of the values are in %s of %s or more; the longest is %s from %s.",
-		percent(share), plural(r.Flat.Count, "flat line"), s.duration(long), s.duration(r.Flat.Longest), stamp(r.Flat.LongestAt))
+		percent(share), textfmt.Count(r.Flat.Count, "flat line"), s.duration(long), s.duration(r.Flat.Longest), stamp(r.Flat.LongestAt))
 }
 
 func (s *subject) findNegatives() {
@@ -274,7 +275,7 @@ func (s *subject) findSpikes() {
 	})
 	if runs > 0 {
 		p99 := s.report.Level.P99
-		s.find(codeSpikes, Warning, runs, steps, spikes.inOrder(), "%s up to %s kW, where 99 %% of the values are below %s kW.", plural(runs, "spike"), short(largest(spikes.where)), short(p99))
+		s.find(codeSpikes, Warning, runs, steps, spikes.inOrder(), "%s up to %s kW, where 99 %% of the values are below %s kW.", textfmt.Count(runs, "spike"), short(largest(spikes.where)), short(p99))
 	}
 }
 

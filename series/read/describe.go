@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series/recognize"
 	"loadstar/series/table"
 )
@@ -30,7 +31,7 @@ func (l *looker) finish() error {
 	}
 	d := s.Description
 	for step := range l.intervals {
-		d.Interval = durationName(step)
+		d.Interval = textfmt.Duration(step)
 	}
 	if err := s.describeLoad(); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (l *looker) finish() error {
 			t.Date = w.Dates[0].String()
 		}
 		if own, err := time.ParseDuration(d.Interval); err == nil && w.Interval > own {
-			t.Interval = durationName(w.Interval)
+			t.Interval = textfmt.Duration(w.Interval)
 		}
 		t.Stamp = w.Stamp
 		d.Weather = &t
@@ -167,17 +168,6 @@ func unusual(columns []string, names map[string]string) map[string]string {
 		}
 	}
 	return out
-}
-
-// durationName formats a duration as 15m instead of 15m0s.
-func durationName(d time.Duration) string {
-	s := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(s, zero) {
-			s = s[:len(s)-2]
-		}
-	}
-	return s
 }
 
 // patterns returns the given file names. If there are four or more, it returns a pattern

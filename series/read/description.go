@@ -1,6 +1,5 @@
 // Package read reads load data: tables in the long format (CSV, gzip, Parquet, spreadsheets)
-// with a description of their columns, and the formats of utilities (Green Button) and
-// laboratories (NREL's building stocks).
+// with a description of their columns, and the format of utilities (Green Button).
 //
 // A dataset is a folder with a dataset.yaml, or a description file of another name. The
 // description states what the tables do not show: the time zone, the unit, and whether a time
@@ -24,6 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/internal/config"
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -518,7 +518,7 @@ func (d *Description) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	d.Interval = durationName(t.interval)
+	d.Interval = textfmt.Duration(t.interval)
 	var doc yaml.Node
 	if err := doc.Encode(d); err != nil {
 		return err

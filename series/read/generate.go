@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"loadstar/internal/textfmt"
 	"loadstar/series"
 	"loadstar/series/synth"
 )
@@ -24,7 +25,7 @@ func (d *Description) validateGenerate() error {
 	for _, f := range []struct {
 		field *string
 		is    string
-	}{{&d.Zone, s.Zone}, {&d.Country, synth.Country}, {&d.Interval, durationName(s.Interval)}} {
+	}{{&d.Zone, s.Zone}, {&d.Country, synth.Country}, {&d.Interval, textfmt.Duration(s.Interval)}} {
 		*f.field = cmp.Or(*f.field, f.is)
 		other = other || *f.field != f.is
 	}

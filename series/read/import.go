@@ -15,19 +15,13 @@ import (
 // and converts its meters.
 type Import struct {
 	// About describes the origin of the data.
-	About string
-	// Generated marks synthetic data.
-	Generated bool
-	Zone      string
-	Interval  time.Duration
+	About    string
+	Zone     string
+	Interval time.Duration
 	// Meters is an upper bound on the number of meters.
 	Meters int
-	// Weather may be empty.
-	Weather series.Weather
-	// LabelNames and StaticNames name the properties of a meter: labels are strings, statics are
-	// numbers.
-	LabelNames  []string
-	StaticNames []string
+	// LabelNames name the properties of a meter.
+	LabelNames []string
 
 	notes []string
 	each  func(f func(m series.Meter, labels []string) error) error

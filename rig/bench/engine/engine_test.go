@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"loadstar/nn/kernel"
-	"loadstar/rig/bench"
 )
 
 func TestRun(t *testing.T) {
@@ -54,19 +53,5 @@ func TestMedianRates(t *testing.T) {
 	}
 	if got, want := (rates{6, 8, 10}).over(rates{2, 4, 5}), (rates{3, 2, 2}); got != want {
 		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-func TestRunWindows(t *testing.T) {
-	fleet, err := bench.RandomFleet(3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := RunWindows(fleet, 1, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.Meters != 3 || !(b.GatherMicros > 0 && b.StepMicros > b.GatherMicros && b.FindMicros > 0) || b.Share != b.GatherMicros/b.StepMicros {
-		t.Errorf("%+v", b)
 	}
 }

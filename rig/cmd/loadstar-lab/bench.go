@@ -9,7 +9,7 @@ import (
 
 func newBench() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Run benchmarks on this machine"}
-	cmd.AddCommand(newEngine(), newWindows(), newSimulate(), newSkill(), newUses(), newFleet(), newFleetEngine(), newFleetHTTP(), newPrivate(), newAgents(), newSoak())
+	cmd.AddCommand(newEngine(), newSimulate(), newSkill(), newUses(), newFleet(), newFleetEngine(), newFleetHTTP(), newPrivate(), newAgents(), newSoak())
 	return cmd
 }
 
