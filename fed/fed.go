@@ -142,7 +142,7 @@ type Turn struct {
 // Trained contains the numbers that a trainer reports after a turn.
 type Trained struct {
 	Steps int     // number of gradients computed
-	Loss  float64 // mean over their batches, each computed with the weights of its step
+	Loss  float64 // mean loss over these gradients' batches, each with the weights of its step
 }
 
 // LocalTrainer trains clients, each for one round. Only one goroutine may use it at a time. It

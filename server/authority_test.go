@@ -19,8 +19,8 @@ import (
 // creates one.
 func TestEmptyAuthority(t *testing.T) {
 	for name, agents := range map[string]int{
-		"the ledger has certificates of another one, the newest of user local": 0,
-		"agents have joined that trust another authority (1)":                  1,
+		"the ledger has certificates of another authority, the newest of user local": 0,
+		"agents have joined that trust another authority (1)":                        1,
 	} {
 		st := newStation(t, nil)
 		for range agents {

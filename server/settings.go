@@ -166,7 +166,7 @@ func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all findi
 	defer cancel()
 	store, schema, err := sqlstore.OpenToLook(call, s.Database)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // the error must not concern a missing socket
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // the path of a missing file, not a missing socket
 		all.OK(check, "there is no database yet; loadstar serve creates it")
 		return all
 	case errors.Is(err, sqlstore.ErrDamaged):

@@ -34,7 +34,7 @@ func TestWriteAudit(t *testing.T) {
 		"mean load by hour of the day  1        well           0.50         -0.25                1.00\n",
 		"mean load by hour of the day  7        well           0.75 ",
 		"\nmean load by hour of the day, 00:00 to 02:00\n  truth        ▁▅█\n  guess        ▅▅▅\n  with secret  ▁▅█\n",
-		"keeps 1.5 MB of weights\n",
+		"stores 1.5 MB of weights\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, b.String())

@@ -26,7 +26,7 @@ const (
 	maxFraction = 48 // finer than the float32 resolution of any relevant weight
 	minFraction = 16
 	// maxBits is the maximum number of bits of a fixed-point number. A float64 can represent
-	// such a number exactly, and a single addition rounds a float64 to it (see shift).
+	// such a number exactly, and one addition rounds a float64 to such a number (see shift).
 	maxBits = 51
 )
 

@@ -54,7 +54,7 @@ func (s setting) among(choices []string) setting {
 	return s
 }
 
-// only returns a copy of the setting that only plans that meet the given condition have.
+// only returns a copy of the setting for plans that meet the given condition.
 func (s setting) only(when func(p *fed.Plan) bool) setting {
 	s.when = when
 	return s

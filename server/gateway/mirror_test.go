@@ -193,8 +193,7 @@ func TestTwoGateways(t *testing.T) {
 	other := New(c)
 	elsewhere := follow(t, other)
 	mine := exchange(t, ctx, g, &v1.ExchangeRequest{}).Session
-	// Count through the ledger, as another process does, which sends this gateway no
-	// notification.
+	// Count through the ledger, like another process, which does not notify this gateway.
 	counted, err := g.Ledger.Counter.Count(t.Context(), "run", []ledger.Arrival{{Agent: "agent", Shares: []ledger.Share{{Client: "a1", Examples: 1}}}},
 		func([]int) ([]ledger.Partial, []ledger.Single, error) { return nil, nil, nil })
 	if err != nil || len(counted) != 1 {

@@ -141,8 +141,9 @@ func (x *results) waits(ctx context.Context, t *terms.Terms, err error) (*v1.Rec
 }
 
 // away returns the answer to a result that cannot be checked now because a keeper does not answer.
-// Otherwise it returns nil. After an error instead of this answer, an agent would wait longer each time, for
-// up to five minutes. It now returns when the server asks it to, and first sends the result without numbers.
+// Otherwise it returns nil. If the answer were an error, an agent would wait longer each time,
+// for up to five minutes. It now returns when the server asks it to, and first sends the result
+// without numbers.
 func (x *results) away(t *terms.Terms) *v1.Received {
 	if !t.Checks() {
 		return nil

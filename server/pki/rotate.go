@@ -15,7 +15,7 @@ import (
 
 // Rotation describes how to replace an issuer.
 type Rotation struct {
-	// Root also creates a new root.
+	// Root means that Rotate also creates a new root.
 	Root bool
 	// RootKey is the path of the root's key; if empty, the key is in the authority's folder.
 	RootKey string
