@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -107,7 +108,11 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 		err = r.Ledger.Relay.Closed(ctx, r.lead, run, s, closed)
 	case v1.Outcome_OUTCOME_REJECTED:
 		outcome = "rejected"
-		r.Log.Error("the hub rejected a result", "run", run, "round", s.Round+1, "reason", reason)
+		level := slog.LevelError
+		if len(s.Masks) == 1 {
+			level = slog.LevelWarn // it is the result of one agent, as a keeper that checks results requires
+		}
+		r.Log.Log(ctx, level, "the hub rejected a result", "run", run, "round", s.Round+1, "reason", reason)
 		err = r.Ledger.Relay.Decided(ctx, r.lead, run, s.ID, false)
 	case v1.Outcome_OUTCOME_UNKNOWN:
 		delete(r.sent, run+s.ID)
