@@ -165,8 +165,9 @@ func (ms *members) enrolments() (all []*loadstarv1.Enrolment, err error) {
 	return all, nil
 }
 
-// invitation returns the code with which the agent enrols, or the zero code if there is no file.
-// A line of the file has a code, or the identity of its keeper and a code.
+// invitation returns the code with which the agent enrols with a keeper, or the zero code if there
+// is no file or the file has no code for this keeper. A line of the file has a code, or the
+// identity of its keeper and a code.
 func (ms *members) invitation(pin member.Pin) (code member.Code, err error) {
 	if ms.Invitations == "" {
 		return code, nil

@@ -298,7 +298,8 @@ type Simulate struct {
 	Link       float64  `yaml:"link"`
 	LinkSpread float64  `yaml:"link_spread"`
 	Latency    Duration `yaml:"latency"`
-	// Dropout is the probability that a client that was asked to train never returns.
+	// Dropout is the probability that a client that was asked to train returns no update in this
+	// turn.
 	Dropout float64 `yaml:"dropout"`
 	// Delay is empty or fekri2023. fekri2023 replaces the times above: a client returns after
 	// one period. With probability Delayed it takes a second period, and with the same

@@ -23,8 +23,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// half starts to send a body of the given length, and stops after the given number of
-// bytes until release is called.
+// half sends the first bytes of a body of the given length, as many as sent says, and leaves the
+// request incomplete until letGo is called, which aborts it.
 func (st *station) half(h *http.Client, procedure string, length, sent int64) (answer chan int, letGo func()) {
 	st.Helper()
 	r, w := io.Pipe()

@@ -29,7 +29,7 @@ var (
 	scoresBucket  = []byte("scores")  // client -> scores by day
 )
 
-// fileFormat is the version of the file. Open refuses files with another version.
+// fileFormat is the version of the file format. Open refuses files with another version.
 const fileFormat = "1"
 
 func openFile(dir string) (*boltfile.File, error) {

@@ -12,9 +12,10 @@ import (
 	"loadstar/series/store"
 )
 
-// These constants derive a client's bound from its readings.
+// A client's bound is derived from its readings of the last boundDays, and is derived again after
+// boundHolds.
 const (
-	boundDays  = 365 // days of readings from which the bound is derived
+	boundDays  = 365
 	boundHolds = time.Hour
 	daySeconds = 24 * 3600
 )

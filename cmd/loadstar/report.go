@@ -45,9 +45,9 @@ func newReport() *cobra.Command {
 		Short: "Generate a self-contained HTML report",
 		Long: `Generate a self-contained HTML report of one or more runs. The report begins
 with a sentence that compares the errors with those of last week's profile and
-of the strongest baseline. It also contains charts of load and forecasts, errors
-(by client, lead and hour), intervals, the training, and the commands to repeat
-the run. The page works offline, on desktop and phone, and prints on a few
+of the strongest baseline. It also contains charts of load and forecasts, of
+errors (by client, lead and hour), of intervals and of the training, and it
+lists the commands that repeat the run. The page works offline, on desktop and phone, and prints on a few
 pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders

@@ -69,8 +69,8 @@ changes the rounding. The public service is free for non-commercial use.
 	}
 	f := cmd.Flags()
 	f.StringVar(&q.at, "at", "", "`LATITUDE,LONGITUDE` in degrees (required)")
-	f.StringVar(&q.from, "from", "", "first day of the past, such as 2024-01-01")
-	f.StringVar(&q.to, "to", "", "last day of the past (default five days ago)")
+	f.StringVar(&q.from, "from", "", "fetch past weather from this day on, such as 2024-01-01, instead of a forecast")
+	f.StringVar(&q.to, "to", "", "last day of past weather (default five days ago)")
 	f.IntVar(&q.days, "days", 7, fmt.Sprintf("number of days to forecast, up to %d", openmeteo.MaxAhead-1))
 	f.IntVar(&q.past, "past", 1, fmt.Sprintf("days before today to fetch together with a forecast, up to %d", openmeteo.MaxPast))
 	f.Float64Var(&q.precision, "precision", 0.1, "round the coordinates to multiples of this number of degrees; 0 sends them without rounding")

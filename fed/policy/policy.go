@@ -34,9 +34,9 @@ type Policy struct {
 	// If FullPasses is false, a client needs at least eight times as many examples as a batch
 	// contains.
 	FullPasses bool `yaml:"full_passes"`
-	// Optimizers are the client optimizers with which the agent trains; empty means all. A
-	// step of Adam or AMSGrad has the same size for every weight, so a weight that responds to
-	// few examples does not reveal their values.
+	// Optimizers are the client optimizers with which the agent trains; empty means all. A step of
+	// Adam or AMSGrad has about the same size for every weight, so a weight that responds to few
+	// examples reveals little about their values.
 	Optimizers []string `yaml:"optimizers,flow"`
 	// MostEpsilon is the largest permitted epsilon of Adam and AMSGrad, because with a large
 	// epsilon these optimizers become plain gradient descent; 0 means any.

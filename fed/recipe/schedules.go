@@ -73,7 +73,7 @@ var (
 	cohort       = setting{
 		path: "schedule.cohort", about: "clients per round, or clients that train at the same time; 0 means the whole fleet, but 200 clients if the fleet has more than 500 and the plan is not private", must: nonNegative,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
-			if Private(p) { // keepers require most members of each cell
+			if Private(p) { // a sum must include most members of each cell, so the run asks all clients
 				p.Schedule.Cohort = 0
 			}
 		},

@@ -219,7 +219,7 @@ var simulateSettings = []setting{
 	setting{path: "simulate.link", about: "bytes per second in each direction; 0 means infinite", must: nonNegative}.only(timed),
 	setting{path: "simulate.link_spread", about: "spread of the log-normal link speeds", must: nonNegative}.only(timed),
 	setting{path: "simulate.latency", about: "time added to every transfer"}.only(timed),
-	{path: "simulate.dropout", about: "probability that a client never returns", must: belowOne},
+	{path: "simulate.dropout", about: "probability that a client returns no update in a turn", must: belowOne},
 	{
 		path: "simulate.delay", about: "fekri2023: a client returns in this period or a later one, whatever the times above are",
 		choices: []string{"", "fekri2023"},

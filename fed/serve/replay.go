@@ -18,7 +18,7 @@ const replayDays = 63
 // the same as if the client had made these issues on time. A Replay is safe for concurrent use.
 // A copy may have different callbacks.
 type Replay struct {
-	// Each, if not nil, is called with every issue that is made.
+	// Each, if not nil, is called with every recorded issue.
 	Each func(issue.Forecast)
 	// Also, if not nil, selects additional cutoffs at which to make issues. Other is called
 	// with each of these issues, which are not recorded and do not change a state.

@@ -6,10 +6,10 @@
 // A tracker uses only loads that are known when a forecast is made. Its memory does not
 // grow with time.
 //
-// A [Detector] notices when a client's model becomes worse compared with last week's load, or
-// when its intervals contain too few or too many loads. Holidays and weather increase the
-// errors of a model, but also those of last week's load. The ratio of these errors changes
-// less, so it causes fewer false alarms than the model's errors alone.
+// A [Detector] notices when a client's model becomes worse compared with last week's load, and
+// [CheckCoverage] when its intervals contain too few or too many loads. Holidays and weather
+// increase the errors of a model, but also those of last week's load. The ratio of these errors
+// changes less, so it causes fewer false alarms than the model's errors alone.
 package calibrate
 
 import (

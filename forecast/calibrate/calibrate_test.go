@@ -271,11 +271,11 @@ func TestFirstDays(t *testing.T) {
 	served := h.served(t)
 	for last, rows := range served {
 		day := (last + 1) / 24
-		// The first target is step 1, on day 0. References exist from day 7.
-		// The first outcome has no scale yet.
+		// The first target is step 1, on day 0. The first outcome has no scale yet.
 		if changed := rows[0] != h.forecasts[last][0]; changed != (last >= 25) {
 			t.Errorf("origin %d, day %d: interval moved: %t", last, day, changed)
 		}
+		// References exist only from day 7, so a change on days 5 and 6 comes from shifting.
 		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 5 && last != 5*24-1) { // step 0 has no forecast
 			t.Errorf("origin %d, day %d: point moved: %t", last, day, changed)
 		}

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// baselineDays is the number of days after staging that define the usual ratio.
+	// baselineDays is the number of days that define the usual ratio. They are the first days with
+	// errors after a client began to use a model.
 	baselineDays = 28
 	// slack is the deviation that a day must exceed to count, limit is the sum of excesses that
 	// raises an alarm, and clip is the maximum deviation that is counted for a day. All are in
@@ -68,7 +69,7 @@ func (d *Detector) Add(model, week float64) Alarm {
 	return Worse
 }
 
-// Ready reports whether the baseline days after staging are over, so that alarms are possible.
+// Ready reports whether the baseline days are over, so that alarms are possible.
 func (d *Detector) Ready() bool { return d.deviation > 0 }
 
 // Sum returns the sum of excesses as a share of the limit that raises an alarm.

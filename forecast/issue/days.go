@@ -8,10 +8,10 @@ import (
 	"loadstar/forecast/calibrate"
 )
 
-// DayEnergy is the energy of a local day. Mean is the energy measured so far plus the means of
-// the remaining steps, so the means of several clients add up to the mean of their sum. P10 and
-// P90 are derived from the errors of earlier forecasts of a day's energy, because the quantiles
-// of steps cannot be added up.
+// DayEnergy is a forecast of the energy of a local day. Mean is the energy measured so far plus the
+// means of the remaining steps, so the means of several clients add up to the mean of their sum.
+// P10 and P90 are derived from the errors of earlier forecasts of a day's energy, because the
+// quantiles of steps cannot be added up.
 type DayEnergy struct {
 	Start, End int64 // the midnights, Unix seconds
 	// Mean, P10 and P90 are in kWh. P10 and P90 are NaN until the errors of some days are known.

@@ -11,8 +11,9 @@ import (
 
 var stateFormat = stateformat.Format{Name: "state of a client's forecasts", Magic: "LODISSUE", Version: 1}
 
-// ErrOtherConfig means that an encoded state belongs to forecasts with a different step,
-// different levels or a different fallback. A replay can create a new state.
+// ErrOtherConfig means that an encoded state belongs to forecasts with a different step, different
+// levels, a different fallback or another number of tracked steps, or that only one of the two
+// states is of a sum. A replay can create a new state.
 var ErrOtherConfig = errors.New("the state belongs to other forecasts")
 
 // maxStep limits the steps in a stored state, so that computations with them cannot overflow.

@@ -28,7 +28,7 @@ type Spec struct {
 
 // Part is a part of an experiment, whose results form one table of the report.
 type Part struct {
-	// Name is the name of the part's folder. Title is its title in reports.
+	// Name is the name of the part's folder. Title is the part's title in reports.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
 	// As is the name of an earlier part. The earlier part provides the fields that are empty in

@@ -82,7 +82,7 @@ type Replay struct {
 	Directions mask.Seed
 }
 
-// Progress is the progress of a run.
+// Progress is what Config.Progress receives: how far a run has come, and its latest errors.
 type Progress struct {
 	Round, Rounds int
 	Loss          float64 // training loss of the last round

@@ -216,7 +216,7 @@ func wrongSums(ctx context.Context, f *Fleet) (Result, error) {
 }
 
 // says waits until the run is past a round, or shows why it waits, and returns the run's state at
-// that time. If the round is abandoned, the reason must be the lie's.
+// that time. If the round is abandoned, the run's reason must contain l.reason.
 func (c *club) says(ctx context.Context, run string, number, version int64, l falseSum) (*v1.Run, error) {
 	var r *v1.GetRunResponse
 	ok, err := product.Eventually(ctx, 30*time.Second, func() (bool, error) {

@@ -85,7 +85,8 @@ func (f *Fleet) club(ctx context.Context, hostile int) *club {
 	return c
 }
 
-// joinClub makes an agent join, and waits until the server knows the agent's keeper.
+// joinClub joins an agent to the server, waits until the server passes on its keeper's
+// statement, and adds the agent to the club.
 func (c *club) joinClub(ctx context.Context, name string, clients int) *masker {
 	a := must(c.JoinOne(ctx, name))
 	m := &masker{Agent: a, insider: insider{a.ID, mask.NewKey(), mask.Day(time.Now())}, clients: names(name+"-", clients)}

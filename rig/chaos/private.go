@@ -122,8 +122,9 @@ func said(log, text string) (n int) {
 }
 
 // addReleases compares the releases in the log of a stopped keeper with the rounds that were
-// merged. The keeper must have released each of these rounds once, and no others. Whatever was
-// killed, the keeper has no reason to refuse requests of honest servers.
+// merged. The keeper must have released each of these rounds, no round twice, and no round that the
+// ledger does not have. Whatever was killed, the keeper has no reason to refuse requests of honest
+// servers.
 func (a *auditor) addReleases(ctx context.Context, f *findings) error {
 	out, err := a.command(ctx, "keeper", "log", "--dir", a.folder, "--last", "100000", "--json")
 	if err != nil {

@@ -33,7 +33,7 @@ type setting struct {
 	private   *privacy // nil if the run is plain
 }
 
-// privacy contains what a private seed chooses in addition.
+// privacy contains the choices that a seed makes only for a private run.
 type privacy struct {
 	keepers       int
 	check, robust string

@@ -107,7 +107,7 @@ type looker struct {
 	weatherOf       *recognize.Finding
 	meterFormat     Table
 	intervals       map[time.Duration][]string
-	seen            []string // contents of the files that were not recognised
+	seen            []string // each file that was not recognised, with its columns or an error
 }
 
 // kind returns the kind of a file according to the hints: load, weather or meters. It

@@ -1,6 +1,6 @@
-// Package store keeps the readings of an agent's clients on disk, and the weather forecasts
-// that they need. Readings are on a grid: a time is the start of a step in Unix seconds, and
-// step n starts at n times the interval.
+// Package store keeps the readings of an agent's clients on disk, together with forecasts and
+// observations of the weather. Readings are on a grid: a time is the start of a step in Unix
+// seconds, and step n starts at n times the interval.
 //
 // The store is one bbolt file. Each day of a client is one value. [Store.Put] is one
 // transaction, so its readings survive a crash once it has returned. A later reading of a step

@@ -148,8 +148,8 @@ func (k *coordinator) forgetUnmasking(run string) {
 	}
 }
 
-// request returns the stored request of a closed round to its keepers, and stores it first if
-// necessary. It returns nil if the run has ended.
+// request returns the request that a closed round sends to its keepers. If the request is not
+// stored yet, it is built and stored first. It returns nil if the run has ended.
 func (d *driver) request(ctx context.Context, r *ledger.Round) (request []byte, err error) {
 	p, err := d.Ledger.PrivateRound(ctx, d.id, r.Round)
 	if err != nil || len(p.Request) > 0 {

@@ -43,7 +43,7 @@ const (
 	failuresPerSecond, failuresBurst = 1, 60
 )
 
-// fair limits the requests of each caller. It is also an interceptor.
+// fair limits the requests of each caller. Its method intercept is a Connect interceptor.
 type fair struct {
 	rates  map[string]*connlimit.Rates // call rates of agents, by procedure
 	large  *connlimit.Rates            // rates of agents' large messages

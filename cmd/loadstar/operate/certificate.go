@@ -119,7 +119,8 @@ func newCertificateRevoke() *cobra.Command {
 call on, even on open connections. The server also refuses earlier and later
 certificates that are linked to it by a renewal after a rotation. The user's
 sessions and login links end, but the user's other certificates stay valid.
-SERIAL can be shortened. If you revoke the server's own certificate, which
-belongs to the user local, the server writes a new one when it starts.`
+SERIAL can be shortened. If you revoke the certificate of the user local, which
+the server wrote to DIR/operator, the server writes a new one when it next
+starts.`
 	return cmd
 }
