@@ -49,7 +49,12 @@ func newKeeperOfAge(t testing.TB, least, age int64, now func() time.Time) *keepe
 	if _, err := keeper.Create(dir); err != nil {
 		t.Fatal(err)
 	}
-	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Age: age, Invited: true}, Now: now, Daily: 100})
+	return openKeeper(t, dir, &loadstarv1.KeeperRules{Least: least, Quorum: 700, Cell: 100, Age: age, Invited: true}, now)
+}
+
+func openKeeper(t testing.TB, dir string, rules *loadstarv1.KeeperRules, now func() time.Time) *keeper.Keeper {
+	t.Helper()
+	k, err := keeper.Open(dir, keeper.Options{Fleet: "homes", Rules: rules, Now: now, Daily: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,20 +564,27 @@ func TestRunsDoNotCancel(t *testing.T) {
 // TestPrivateDeclined checks that the agent declines the task and masks nothing if the server
 // sends false information about keepers.
 func TestPrivateDeclined(t *testing.T) {
-	var shift, renewed atomic.Int64
+	var shift atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(shift.Load())) }
-	ofKeeper := func() time.Time { return now().Add(time.Duration(renewed.Load())) }
 	d := meters(t, 4)
-	trusted, weak, stranger := newKeeper(t, 3, ofKeeper), newKeeper(t, 2, now), newKeeper(t, 3, now)
+	dir, rules := t.TempDir(), &loadstarv1.KeeperRules{Least: 3, Quorum: 700, Cell: 90, Invited: true}
+	if _, err := keeper.Create(dir); err != nil {
+		t.Fatal(err)
+	}
+	trusted := openKeeper(t, dir, rules, now)
+	older := signed(t, trusted)
+	if err := trusted.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rules.Cell = 100 // other rules need a new statement
+	trusted = openKeeper(t, dir, rules, now)
+	weak, stranger := newKeeper(t, 2, now), newKeeper(t, 3, now)
 	p := private(t, d, 1, 3, now, trusted, weak)[0]
 	p.mu.Lock()
 	statements := [][]byte{p.keepers[0]}
 	p.mu.Unlock()
 	p.enrolledWith(t, trusted)
-	old := statements[0]
-	renewed.Store(int64(80 * 24 * time.Hour)) // the statement is about to expire
-	newer := signed(t, trusted)
-	renewed.Store(0)
+	current := statements[0]
 	day := mask.Day(now())
 	text := "run "
 	for i, c := range []struct {
@@ -584,7 +596,7 @@ func TestPrivateDeclined(t *testing.T) {
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{signed(t, stranger)} }, "is not one that this agent trusts (policy.keepers)"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{signed(t, weak)} }, "releases sums of 2 agents, the minimum is 3 (policy.least_members)"},
 		{func(x *loadstarv1.Task, _ settings) {
-			x.Privacy.Statements = [][]byte{append(slices.Clone(old[:len(old)-1]), old[len(old)-1]^1)}
+			x.Privacy.Statements = [][]byte{append(slices.Clone(current[:len(current)-1]), current[len(current)-1]^1)}
 		}, "signature is wrong"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day + 2 }, "this agent's clock says"},
 		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Day = day - 2 }, "this agent's clock says"},
@@ -592,7 +604,6 @@ func TestPrivateDeclined(t *testing.T) {
 		{func(x *loadstarv1.Task, _ settings) {
 			x.Plan = p.put(small("fedavg", settings{"schedule.cohort": 0}).text(t))
 		}, "disagree on whether the run is private"},
-		{func(x *loadstarv1.Task, _ settings) { x.Privacy.Statements = [][]byte{newer}; x.Privacy.Day = day + 3 }, "this agent's clock says"},
 	} {
 		plan := hidden(settings{"privacy.check": "norm"})
 		run := fmt.Sprint(text, i)
@@ -605,11 +616,11 @@ func TestPrivateDeclined(t *testing.T) {
 		}
 	}
 	x := p.privately(t, "tomorrow", 0, hidden(nil), privateFleet, day+1)
-	x.Privacy.Statements = [][]byte{newer}
+	x.Privacy.Statements = statements
 	p.give(x)
 	p.pushed(t, "tomorrow", 0)
 	x = p.privately(t, "older", 0, hidden(nil), privateFleet, day)
-	x.Privacy.Statements = [][]byte{old}
+	x.Privacy.Statements = [][]byte{older}
 	p.give(x)
 	if reason := p.declined(t, "older"); !strings.Contains(reason, "is older than its statement") {
 		t.Errorf("an older statement: declined because %q", reason)
@@ -617,12 +628,12 @@ func TestPrivateDeclined(t *testing.T) {
 	// Three days later, today's keys no longer exist, whatever the clock shows then.
 	shift.Store(int64(72 * time.Hour))
 	x = p.privately(t, "later", 0, hidden(nil), privateFleet, day+3)
-	x.Privacy.Statements = [][]byte{newer}
+	x.Privacy.Statements = statements
 	p.give(x)
 	p.pushed(t, "later", 0)
 	shift.Store(0)
 	x = p.privately(t, "back", 0, hidden(nil), privateFleet, day)
-	x.Privacy.Statements = [][]byte{newer}
+	x.Privacy.Statements = statements
 	p.give(x)
 	if reason := p.declined(t, "back"); !strings.Contains(reason, "this agent has keys from") {
 		t.Errorf("a key that was erased: declined because %q", reason)
