@@ -231,8 +231,12 @@ func TestPrivateFleet(t *testing.T) {
 				t.Error("the weights differ from the simulator's")
 			}
 			if strings.HasSuffix(name, "nearest") {
-				of.Directions[0]++
-				if bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k)) {
+				same := true
+				for try := 0; same && try < 10; try++ { // other vectors often choose the same results
+					of.Directions[0]++
+					same = bytes.Equal(weights, simulatedAs(t, x.plan, d, nil, of, k))
+				}
+				if same {
 					t.Error("the weights do not depend on what the keeper has chosen")
 				}
 			}

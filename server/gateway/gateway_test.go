@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -392,7 +393,7 @@ func TestFailed(t *testing.T) {
 // TestPace checks that the interval between check-ins grows with the fleet, so that the rate of
 // check-ins is limited, and that the interval stays within its bounds.
 func TestPace(t *testing.T) {
-	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
+	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Random: func(string) float64 { return rand.Float64() }, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {
 		agents, asked int64
 		busy          bool
