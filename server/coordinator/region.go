@@ -72,6 +72,7 @@ type relay struct {
 	next          time.Time              // time of the next check-in with the hub
 	announced     time.Time              // time of the last announcement of the clients
 	clients       int64                  // number of announced clients
+	refused       bool                   // the hub refused an announcement, and would refuse it again
 	sent          map[string]bool        // sendings that the hub has accepted, by run and ID
 	waits         map[string]time.Time   // runs whose results the hub cannot count now, and the time to offer them again
 	since         map[roundKey]time.Time // time at which a round's first unsent result was seen
@@ -217,11 +218,12 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 		r.Log.Warn("clients of this region have too many different inputs or intervals; only the most frequent kinds take part", "kinds", len(kinds), "announced", announcedKinds)
 		kinds = kinds[:announcedKinds]
 	}
-	of := map[string]*v1.AnnounceRequest{}
+	of, all := map[string]*v1.AnnounceRequest{}, make([]*v1.AnnounceRequest, len(kinds))
 	key := func(inputs []string, step time.Duration) string { return fmt.Sprint(step, inputs) }
 	generated := slices.ContainsFunc(kinds, func(k directory.Kind) bool { return k.Generated })
-	for _, k := range kinds {
-		of[key(k.Inputs, k.Step)] = &v1.AnnounceRequest{Inputs: k.Inputs, StepSeconds: int64(k.Step / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: generated}
+	for i, k := range kinds {
+		all[i] = &v1.AnnounceRequest{Inputs: k.Inputs, StepSeconds: int64(k.Step / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: generated}
+		of[key(k.Inputs, k.Step)] = all[i]
 	}
 	for after := ""; ; {
 		page, err := r.Ledger.Directory.Clients(ctx, directory.ClientQuery{After: after, Limit: 1000})
@@ -238,7 +240,8 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 		}
 		after = page[len(page)-1].Name
 	}
-	for _, q := range of {
+	r.refused = false
+	for _, q := range all { // the most frequent kinds first, because the hub limits the number of clients
 		if len(q.Clients) == 0 {
 			continue // the clients have changed since the count
 		}
@@ -247,6 +250,7 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 			// An agent of the region can cause this with too many clients. The clients that the hub
 			// knows still take part.
 			r.Log.Error("the hub refused the list of the region's clients", "clients", len(q.Clients), "error", err)
+			r.refused = true
 			continue
 		} else if err != nil {
 			return err

@@ -197,7 +197,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		}
 	}
 	r.adoptReleases(ctx, answer.Releases, now)
-	if answer.Announce {
+	if answer.Announce && !r.refused {
 		r.announced = time.Time{}
 	}
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)

@@ -32,7 +32,7 @@ func (h *absent) Announce(context.Context, *v1.AnnounceRequest) (*v1.AnnounceRes
 }
 
 func (h *absent) Exchange(_ context.Context, q *v1.ExchangeRequest) (*v1.ExchangeResponse, error) {
-	a := &v1.ExchangeResponse{NextContactMs: 1000}
+	a := &v1.ExchangeResponse{NextContactMs: 1000, Announce: h.calls > 0} // it knows no clients of the region
 	if q.Result != nil {
 		a.Received = &v1.Received{Outcome: v1.Outcome_OUTCOME_COUNTED}
 		if name := q.Result.Run; len(q.Result.Chunk) == 0 {

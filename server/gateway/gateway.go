@@ -251,13 +251,16 @@ func (g *Gateway) Run(ctx context.Context) error {
 
 // follow keeps the copies in memory up to date until ctx ends, and then ends held calls.
 func (g *Gateway) follow(ctx context.Context) {
-	for more := true; more; more = backoff.Poll(ctx, readEvery, &g.Woken) {
+	for {
 		began := time.Now()
 		if stamp, err := g.mirror.refresh(ctx); err == nil {
 			if g.trust.check(stamp, began) {
 				g.mirror.wakeAll() // the agent of a held call may be revoked
 			}
 		} // without fresh copies, the gateway queries the ledger
+		if !backoff.Poll(ctx, max(0, readEvery-time.Since(began)), &g.Woken) {
+			break
+		}
 	}
 	g.ending.Store(true)
 	g.mirror.wakeAll()
