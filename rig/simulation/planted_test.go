@@ -53,7 +53,7 @@ var bugs = []struct{ name, file, text, by string }{
 	},
 	{
 		"a result is answered before its commit", "server/gateway/result.go",
-		"counted, err := x.counter.count(within, a)", "_ = within\n\tgo x.counter.count(*x.counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
+		"counted, err := counter.count(within, a)", "_ = within\n\tgo counter.count(*counter.home.Load(), a)\n\tcounted, err := true, error(nil)",
 	},
 	{
 		"a region's gateway says that a result is counted", "server/gateway/result.go",
@@ -92,12 +92,6 @@ var bugs = []struct{ name, file, text, by string }{
 	{
 		"a coordinator keeps its memory after an error", "server/coordinator/coordinator.go",
 		"\t\t\tdelete(k.drivers, a.ID)\n\t\t\tk.warn", "\t\t\tk.warn",
-	},
-	{
-		"receipts are read before leases, so a turn that is counted meanwhile looks closed", "server/ledger/turns.go",
-		"\tall, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})\n",
-		"\tearly, err := ct.Outcomes(ctx, agent, run, round, clients)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tall, err := ct.standings(ctx, &ct.asked, turnsOf{agent, run, round, clients})\n" +
-			"\x00\tover, err := ct.Outcomes(ctx, agent, run, round, left)\n\x00\tover := map[string]Standing{}\n\tfor _, c := range left {\n\t\tif s, ok := early[c]; ok {\n\t\t\tover[c] = s\n\t\t}\n\t}\n",
 	},
 	{
 		"a coordinator does not look whether it still has the lead", "server/ledger/drive.go",
