@@ -124,7 +124,7 @@ func (g garbage) run(t *testing.T, b *runner) dirtied {
 }
 
 // TestGarbage measures how 3 % of impossible readings in five of 42 clients affect all clients,
-// with and without the removal of these readings. It prints the table of decision 56.
+// with and without the removal of these readings. It prints the table of decision 55.
 func TestGarbage(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("trains for half an hour")
