@@ -47,8 +47,8 @@ func newReport() *cobra.Command {
 with a sentence that compares the errors with those of last week's profile and
 of the strongest baseline. It also contains charts of load and forecasts, of
 errors (by client, lead and hour), of intervals and of the training, and it
-lists the commands that repeat the run. The page works offline, on desktop and phone, and prints on a few
-pages.
+lists the commands that repeat the run. The page works offline, on desktop and
+phone, and prints on a few pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders
 that contain runs, as written by loadstar compare. Unfinished runs are skipped.
