@@ -41,7 +41,7 @@ type tally struct {
 func TestPrivate(t *testing.T) {
 	cases := *privateCases
 	if cases == 0 {
-		if cases = testkit.Pick(300, 10_000); testing.Short() {
+		if cases = testkit.Pick(2_000, 10_000); testing.Short() {
 			cases = 80
 		}
 	}
@@ -149,7 +149,8 @@ func newGame(t *testing.T, seed uint64, plant string) *game {
 	}
 	g := &game{world: newWorld(t, seed, 1+rng.IntN(3), rules, plant), plant: plant, seen: map[string]*seen{}, rounds: map[string]int64{}}
 	hostile := rng.IntN(1 + min(members-1, int(rules.Cell)))
-	if members <= int(rules.Least)+hostile { // no rule protects a single agent among so many hostile ones
+	// No rule protects an agent if a sum of the minimum size can contain only hostile members besides it.
+	if members <= int(rules.Least)+hostile {
 		hostile = min(hostile, int(rules.Least)-2)
 	}
 	invented := 0

@@ -65,8 +65,8 @@ func newRelay(t *testing.T) (*relay, *site, *absent) {
 	}, s, hub
 }
 
-// TestRelayOfTooManyClients checks that a region goes on with the clients that its hub knows if the hub
-// refuses the list of its clients. It sends the list again after some minutes only.
+// TestRelayOfTooManyClients checks that a region continues with the clients that its hub knows if
+// the hub refuses the list of its clients, and that it does not send the list again immediately.
 func TestRelayOfTooManyClients(t *testing.T) {
 	r, _, hub := newRelay(t)
 	r.clients = 3 // there is a new one
@@ -79,8 +79,8 @@ func TestRelayOfTooManyClients(t *testing.T) {
 	}
 }
 
-// TestRelayWhileKeeperIsAway checks that a region offers a single result of a run whose keeper does not
-// answer, sends those of other runs, and keeps calling the hub as often as the hub wants. When the
+// TestRelayWhileKeeperIsAway checks that a region offers one result of a run whose keeper does not
+// answer, sends the results of other runs, and calls the hub as often as the hub asks. When the
 // keeper answers again, the region sends the results that have waited.
 func TestRelayWhileKeeperIsAway(t *testing.T) {
 	r, s, hub := newRelay(t)
